@@ -124,12 +124,13 @@ def _python_walk(walkers: int) -> Callable[..., Any]:
         *(f"    {line}" for line in body),
         f"return {', '.join(names)},",
     ]
-    return _written("\n".join(f"    {line}" for line in lines), "walk(nodes, rounds)")
+    return _written("walk(nodes, rounds)", lines)
 
 
-def _written(body: str, signature: str) -> Callable[..., Any]:
+def _written(signature: str, lines: list[str]) -> Callable[..., Any]:
+    """Return the function ``walk`` with this signature and these lines as its body."""
     names: dict[str, Any] = {}
-    exec(f"def {signature}:\n{body}\n", names)
+    exec("\n    ".join([f"def {signature}:", *lines]), names)
     return names["walk"]  # type: ignore[no-any-return]
 
 
@@ -185,7 +186,7 @@ def _numba_walk(walkers: int) -> Callable[..., Any]:
         *(f"    {name} = ring[{name}]" for name in names),
         *(f"at[{k}] = {name}" for k, name in enumerate(names)),
     ]
-    walk = _written("\n".join(f"    {line}" for line in lines), "walk(ring, at, rounds)")
+    walk = _written("walk(ring, at, rounds)", lines)
     return numba.njit("void(uint64[::1], uint64[::1], int64)")(walk)  # type: ignore[no-any-return]
 
 
@@ -609,22 +610,27 @@ def _walked(
 
 
 def _per_hop(
-    interval: tuple[float, float] | None, hops: int = HOPS_PER_CALL
-) -> tuple[float, float] | None:
-    return None if interval is None else (interval[0] / hops, interval[1] / hops)
+    timing: Measurement | Timing, hops: int = HOPS_PER_CALL
+) -> tuple[float, tuple[float, float] | None, float]:
+    """Return seconds per hop: the median, the interval, and of the fastest sample."""
+    interval = timing.interval_seconds
+    return (
+        timing.median_seconds / hops,
+        None if interval is None else (interval[0] / hops, interval[1] / hops),
+        float(np.min(timing.samples_seconds)) / hops,
+    )
 
 
 def _latency_point(nbytes: int, each: list[Measurement]) -> LatencyPoint:
-    intervals = [m.interval_seconds for m in each if m.interval_seconds is not None]
+    medians, intervals, least = zip(*map(_per_hop, each), strict=True)
+    known = [interval for interval in intervals if interval is not None]
     return LatencyPoint(
         nbytes=nbytes,
-        median_seconds=float(np.median([m.median_seconds for m in each])) / HOPS_PER_CALL,
-        interval_seconds=_per_hop(
-            (min(low for low, _ in intervals), max(high for _, high in intervals))
-            if len(intervals) == len(each)
-            else None
-        ),
-        least_seconds=min(float(np.min(m.samples_seconds)) for m in each) / HOPS_PER_CALL,
+        median_seconds=float(np.median(medians)),
+        interval_seconds=(min(low for low, _ in known), max(high for _, high in known))
+        if len(known) == len(each)
+        else None,
+        least_seconds=min(least),
         samples=sum(len(m.samples_seconds) for m in each),
         chases=len(each),
     )
@@ -701,15 +707,7 @@ def parallel(
         for count in wanted:
             chain.start(count)
             m = run.measured(_walked(chain, where, size, run.share, clock=run.clock))
-            points.append(
-                ParallelPoint(
-                    count,
-                    m.median_seconds / HOPS_PER_CALL,
-                    _per_hop(m.interval_seconds),
-                    float(np.min(m.samples_seconds)) / HOPS_PER_CALL,
-                    len(m.samples_seconds),
-                )
-            )
+            points.append(ParallelPoint(count, *_per_hop(m), len(m.samples_seconds)))
     notes, evidence, environment = run.finished(where, f"chases by {METHOD_WORDS[how]}", points)
     return ParallelChains(where.name, how, size, tuple(points), notes, evidence, environment)
 
@@ -899,6 +897,7 @@ def measure_stream(nbytes: int, device: Any = "cpu", *, deadline: float = 0.5) -
     return _timed_stream(where, size, _validate.deadline("measure_stream", "deadline", deadline))
 
 
+@_validate.arguments(recording=RECORDING)
 def recorded_latency(recording: Recording) -> Latency | None:
     """Return a recorded machine's curve of latency, or None: "not recorded yet".
 
@@ -912,18 +911,11 @@ def recorded_latency(recording: Recording) -> Latency | None:
     InputError
         If it is not a recording.
     """
-    entries = _recorded_timings("recorded_latency", recording, "latency")
+    entries = _recorded_timings(recording, "latency")
     if not entries:
         return None
     points = tuple(
-        LatencyPoint(
-            nbytes,
-            recorded.median_seconds / params["hops"],
-            _per_hop(recorded.interval_seconds, params["hops"]),
-            float(min(recorded.samples_seconds)) / params["hops"],
-            recorded.sample_count,
-            1,
-        )
+        LatencyPoint(nbytes, *_per_hop(recorded, params["hops"]), recorded.sample_count, 1)
         for nbytes, recorded, params in entries
     )
     return Latency(
@@ -938,6 +930,7 @@ def recorded_latency(recording: Recording) -> Latency | None:
     )
 
 
+@_validate.arguments(recording=RECORDING)
 def recorded_bandwidth(recording: Recording) -> Bandwidth | None:
     """Return a recorded machine's curve of bandwidth, or None: "not recorded yet".
 
@@ -950,20 +943,13 @@ def recorded_bandwidth(recording: Recording) -> Bandwidth | None:
     InputError
         If it is not a recording.
     """
-    entries = [
-        (nbytes, timing)
-        for nbytes, timing, params in _recorded_timings(
-            "recorded_bandwidth", recording, "bandwidth"
-        )
-        if params.get("operation") == "read"
-    ]
-    if not entries:
-        return None
     points = tuple(
         BandwidthPoint(nbytes, *_rates(timing, timing.nbytes), timing.sample_count)
-        for nbytes, timing in entries
-        if timing.nbytes
+        for nbytes, timing, params in _recorded_timings(recording, "bandwidth")
+        if params.get("operation") == "read" and timing.nbytes
     )
+    if not points:
+        return None
     method = "numpy" if recording.environment.device_kind == "cpu" else "cupy"
     return Bandwidth(
         recording.environment.device,
@@ -978,10 +964,9 @@ def recorded_bandwidth(recording: Recording) -> Bandwidth | None:
 
 
 def _recorded_timings(
-    function: str, recording: Recording, experiment: str
+    recording: Recording, experiment: str
 ) -> list[tuple[int, Timing, Mapping[str, Any]]]:
     """Return working set, timing and parameters of an experiment's entries, by working set."""
-    RECORDING(function, "recording", recording)
     return sorted(
         (
             (int(entry.params["nbytes"]), entry.timing, entry.params)

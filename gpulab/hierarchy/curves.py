@@ -324,11 +324,12 @@ class Latency(Result):
         found, level = _rises(sizes, seconds), _lowered(seconds)
         pairs = _matched([rise.size for rise in found], [cache.size_bytes for cache in reported])
         beyond = bool(reported) and sizes[-1] >= _BEYOND * max(c.size_bytes for c in reported)
-        made, cannot_tell = [], []
-        for k in range(len(found) + 1):
-            rise = found[k] if k < len(found) else None
-            flat = level[found[k - 1].end if k else 0 : rise.start + 1 if rise else len(level)]
-            cache = reported[pairs[k]] if rise and pairs[k] is not None else None  # type: ignore[index]
+        made, begin = [], 0
+        # the last level has no end in the curve
+        for k, (rise, pair) in enumerate(zip([*found, None], [*pairs, None], strict=True)):
+            flat = level[begin : rise.start + 1 if rise else None]
+            begin = rise.end if rise else begin
+            cache = None if pair is None else reported[pair]
             is_memory = found and beyond and rise is None
             made.append(
                 Level(
@@ -342,34 +343,39 @@ class Latency(Result):
                     reported_bytes=cache.size_bytes if cache else None,
                 )
             )
-        if self.floor_seconds is not None and self.floor_seconds >= _NEAR_FLOOR * min(seconds):
-            cannot_tell.append(
-                f"The floor of {format_seconds(self.floor_seconds)} is the first cache's latency "
-                f"plus the method's own work ({METHOD_WORDS.get(self.method, self.method)}); the "
-                "two cannot be separated."
-            )
+        floor = self.floor_seconds or 0.0
         unseen = tuple(cache for k, cache in enumerate(reported) if k not in pairs)
-        if unseen:
-            cannot_tell.append(
+        doubts = (
+            (
+                floor >= _NEAR_FLOOR * min(seconds),
+                f"The floor of {format_seconds(floor)} is the first cache's latency plus the "
+                f"method's own work ({METHOD_WORDS.get(self.method, self.method)}); the two cannot "
+                "be separated.",
+            ),
+            (
+                unseen,
                 f"No step was found for {', '.join(map(str, unseen))}: a step may lie beyond the "
                 "largest set or be too small to show, or other processes share the cache, so that "
-                "only a part of it is available to this one."
-            )
-        if reported and not beyond:
-            cannot_tell.append(
+                "only a part of it is available to this one.",
+            ),
+            (
+                reported and not beyond,
                 f"The largest set, {format_bytes(sizes[-1])}, is smaller than twice the largest "
-                "cache; the last level may be that cache."
-            )
-        if found and found[-1].end == len(sizes) - 1:
-            cannot_tell.append(
+                "cache; the last level may be that cache.",
+            ),
+            (
+                found and found[-1].end == len(sizes) - 1,
                 f"The curve rises up to the largest set, {format_bytes(sizes[-1])}: a larger one "
-                "may be slower, so the time of the last level is a lower limit."
-            )
-        cannot_tell.append(
-            "Two caches of nearly the same size show one step, and a cache that other programs "
-            "also use looks smaller than it is."
+                "may be slower, so the time of the last level is a lower limit.",
+            ),
+            (
+                True,
+                "Two caches of nearly the same size show one step, and a cache that other programs "
+                "also use looks smaller than it is.",
+            ),
         )
-        return Levels(tuple(made), unseen, tuple(cannot_tell), self.evidence)
+        cannot_tell = tuple(sentence for holds, sentence in doubts if holds)
+        return Levels(tuple(made), unseen, cannot_tell, self.evidence)
 
     def __repr__(self) -> str:
         ends = [
