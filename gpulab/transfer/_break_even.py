@@ -120,72 +120,58 @@ def break_even(
     complete = all(map(search.size, works))
     series.done = series.total
     series.report("done")
-    if not search.rows:
-        if series.stopped:
-            raise StoppedError(
-                "break_even: stopped before the first size; expected at least one. Run it again."
-            )
-        return BreakEven(
-            label,
-            None,
-            "never in this range",
-            f"No size of {label} could be compared.",
-            (),
-            tuple(search.notes),
-            other.evidence,
+    if not search.rows and series.stopped:
+        raise StoppedError(
+            "break_even: stopped before the first size; expected at least one. Run it again."
         )
-    size, reason, sentence = answer(
-        [r.n for r in search.rows],
-        [r.host_seconds for r in search.rows],
-        [r.device_seconds for r in search.rows],
+    size, reason, sentence = (
+        _answer(search.rows)
+        if search.rows
+        else (None, "never in this range", f"No size of {label} could be compared.")
     )
-    reason = reason if complete or size is not None else "not found so far"
-    notes = (*search.notes, *search.disturbances())
+    if search.rows and size is None and not complete:
+        reason = "not found so far"
     return BreakEven(
         label,
         size,
         reason,
         sentence,
         tuple(search.rows),
-        notes,
+        (*search.notes, *search.disturbances()),
         other.evidence,
-        host_evidence=Evidence.measured(devices.find("cpu").name),
+        Evidence.measured(devices.find("cpu").name) if search.rows else None,
     )
 
 
-def answer(
-    sizes: Sequence[int], host_seconds: Sequence[float], device_seconds: Sequence[float]
-) -> tuple[int | None, str, str]:
-    """Return (size, reason, sentence) for the times of host and device over ascending sizes.
+def _answer(rows: Sequence[BreakEvenRow]) -> tuple[int | None, str, str]:
+    """Return (size, reason, sentence) for rows of ascending size.
 
     The size is where the two curves cross for the last time; between the tried sizes they are
     interpolated as straight lines on log-log scales.
     """
-    wins = [h > d for h, d in zip(host_seconds, device_seconds, strict=True)]
-    tried = f"n = {sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else f"n = {sizes[0]}"
-    if not wins[-1]:
-        best = max(range(len(sizes)), key=lambda i: host_seconds[i] / device_seconds[i])
-        ratio = host_seconds[best] / device_seconds[best]
-        best_size = "; it does win at" if ratio > 1 else "; it comes closest at"
+    smallest, last = rows[0].n, rows[-1]
+    tried = f"n = {smallest} to {last.n}" if len(rows) > 1 else f"n = {smallest}"
+    if last.speedup <= 1:
+        best = max(rows, key=lambda row: row.speedup)
+        best_size = "; it does win at" if best.speedup > 1 else "; it comes closest at"
         return (
             None,
             "never in this range",
             f"The accelerator does not win at the largest size tried ({tried}){best_size} n = "
-            f"{sizes[best]} (a speed-up of {ratio:.2f}x).",
+            f"{best.n} (a speed-up of {best.speedup:.2f}x).",
         )
-    first = max((i + 1 for i, won in enumerate(wins) if not won), default=0)
+    first = max((i + 1 for i, row in enumerate(rows) if row.speedup <= 1), default=0)
     if first == 0:
         return (
-            sizes[0],
+            smallest,
             "found",
             f"The accelerator wins at every size tried ({tried}); the break-even lies at "
-            f"{sizes[0]} or below.",
+            f"{smallest} or below.",
         )
-    low, high = (math.log(host_seconds[i] / device_seconds[i]) for i in (first - 1, first))
+    below, above = rows[first - 1 : first + 1]
+    low, high = math.log(below.speedup), math.log(above.speedup)
     share = -low / (high - low)  # low is 0 or less, and high above 0
-    size = round(
-        math.exp(math.log(sizes[first - 1]) + share * math.log(sizes[first] / sizes[first - 1]))
-    )
+    size = round(math.exp(math.log(below.n) + share * math.log(above.n / below.n)))
     return (
         size,
         "found",
@@ -383,12 +369,12 @@ class _Search:
         device = self.other.time(w, inputs, deadline)
         if isinstance(device, Note):
             self.notes.append(device)
-        seconds, noted = (None, ()) if isinstance(device, Note) else device
+            return
+        seconds, noted = device
         for side, notes in (("CPU", host.notes), ("accelerator", noted)):
             for note in notes:
                 if note.code in _DISTURBANCES:
                     found = self._disturbed.setdefault((side, note.code), [])
                     found.append((w.n, note.sentence))
-        if seconds is not None:
-            copied = float(sum(_sizes_of((*inputs, w.run(*inputs)))))
-            self.rows.append(BreakEvenRow(w.n, host.median_seconds, seconds, copied))
+        copied = float(sum(_sizes_of((*inputs, w.run(*inputs)))))
+        self.rows.append(BreakEvenRow(w.n, host.median_seconds, seconds, copied))
