@@ -27,8 +27,6 @@ from gpulab.devices.nvml import GpuReadings
 from gpulab.evidence import Note
 from gpulab.units import plural
 
-__all__ = ["SHARE", "GpuReadings", "Readings", "Window", "from_readings", "percent", "read"]
-
 _TICK_SECONDS = 1.0 / os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 0.01
 
 

@@ -275,20 +275,22 @@ def _host_memory(
     # rate would then be that of a cache.
     wanted = max(_SMALLEST_STREAM_BYTES, _BEYOND_CACHE * cached) if cached else math.inf
     taken = int(min(wanted, _LARGEST_STREAM_BYTES, _SHARE_OF_FREE * host.free_bytes))
-    partly = (
-        f"only {format_bytes(taken)} were streamed, with {format_bytes(cached)} of cache, so the "
-        "DRAM figure partly includes the cache. Treat it as an upper bound."
-    )
-    unknown = (
-        "the system does not report the sizes of the caches, so no cache was measured; "
-        f"{format_bytes(taken)} were streamed for DRAM. If a cache holds a large part of that, "
-        "treat the DRAM figure as an upper bound."
-    )
     doubts = (
-        (taken < 2 * cached, Note("warm-cache", partly)),
-        (not cached, Note("skipped", unknown)),
+        (
+            taken < 2 * cached,
+            "warm-cache",
+            f"only {format_bytes(taken)} were streamed, with {format_bytes(cached)} of cache, so "
+            "the DRAM figure partly includes the cache. Treat it as an upper bound.",
+        ),
+        (
+            not cached,
+            "skipped",
+            "the system does not report the sizes of the caches, so no cache was measured; "
+            f"{format_bytes(taken)} were streamed for DRAM. If a cache holds a large part of that, "
+            "treat the DRAM figure as an upper bound.",
+        ),
     )
-    notes += [note for holds, note in doubts if holds]
+    notes += [Note(code, sentence) for holds, code, sentence in doubts if holds]
     sets.append(("DRAM", float(host.memory_bytes), taken))
     return tuple(
         MemoryCeiling(*each, *(host_rate(how, each[2], threads, clock, pool) for how in OPERATIONS))
@@ -333,7 +335,7 @@ def _product_rate(dtype: str, device: Device, clock: Clock) -> float:
     kind = torch.float32 if dtype == "tf32" else getattr(torch, dtype)
     place = "cpu" if device.is_cpu else "accelerator"
 
-    def seconds(n: int, runs: int) -> float:
+    def seconds(n: int) -> float:
         # Random numbers: products of zeros draw less power, and a GPU then clocks higher than it
         # can at work. They come from a generator of their own, so that a measurement does not
         # change the numbers that the learner's seed gives.
@@ -345,12 +347,12 @@ def _product_rate(dtype: str, device: Device, clock: Clock) -> float:
         if device.is_cpu:
             return shortest(lambda: torch.mm(a, b, out=out), clock, _CPU_SECONDS)
         return repeated(
-            lambda: torch.mm(a, b, out=out), device.synchronize, clock, _PRODUCT_SECONDS / 2, runs
+            lambda: torch.mm(a, b, out=out), device.synchronize, clock, _PRODUCT_SECONDS / 2, 6
         )
 
     with _float32_as("tf32" if dtype == "tf32" else "ieee"), torch.inference_mode():
         n = _FIRST_SIZE[place]
-        first = seconds(n, 6)
+        first = seconds(n)
         rate = 2.0 * n**3 / first
         # A busy neighbour can make the first size look slow, so twice the size is tried wherever
         # that cannot take long.
@@ -362,7 +364,7 @@ def _product_rate(dtype: str, device: Device, clock: Clock) -> float:
         room = math.isqrt(int(_SHARE_OF_FREE * device.free_bytes) // (5 * 8))
         size = min(larger, _LARGEST_SIZE[place], max(128, room // 128 * 128))
         if size > n:
-            rate = max(rate, 2.0 * size**3 / seconds(size, 6))
+            rate = max(rate, 2.0 * size**3 / seconds(size))
     return rate
 
 

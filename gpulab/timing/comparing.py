@@ -15,6 +15,7 @@ import operator
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -158,12 +159,11 @@ def compare(
         work,
         args,
         devices=devices,
-        dtype=dtype,
         transfer=transfer,
         tolerance=tolerance,
         clock=clock,
         conditions=conditions,
-        params=params,
+        params={"dtype": dtype, **params},
     )
 
 
@@ -173,12 +173,11 @@ def compare_within(
     args: tuple[Any, ...],
     *,
     devices: Any = None,
-    dtype: str = "float32",
     transfer: bool = False,
     tolerance: float | None = None,
     clock: Callable[[], float] | None = None,
     conditions: Callable[[], Readings] | None = None,
-    params: Mapping[str, Any] | None = None,
+    params: Mapping[str, Any] = MappingProxyType({}),
     prepare: Callable[[], Any] | None = None,
 ) -> Comparison:
     """Compare as ``compare`` does, within limits that were checked already.
@@ -186,9 +185,7 @@ def compare_within(
     ``prepare`` is called before each call that is sampled, outside of the timed part.
     """
     limits.say(0.0, "making inputs")
-    label, jobs_by_name, workload = _gather(
-        work, args, devices, clock or time.perf_counter, {"dtype": dtype, **(params or {})}
-    )
+    label, jobs_by_name, workload = _gather(work, args, devices, clock or time.perf_counter, params)
     jobs, notes, agreement_notes = list(jobs_by_name.values()), list[Note](), list[Note]()
     differences: list[float | None] = []
 
@@ -340,7 +337,7 @@ def _gather(
     args: tuple[Any, ...],
     devices: Any,
     clock: Callable[[], float],
-    params: dict[str, Any],
+    params: Mapping[str, Any],
 ) -> _Compared:
     """Return what is compared: the label, the jobs, and the workload (None for functions).
 
@@ -406,7 +403,7 @@ def _of_workload(
     args: tuple[Any, ...],
     places: dict[str, Device],
     clock: Callable[[], float],
-    params: dict[str, Any],
+    params: Mapping[str, Any],
 ) -> _Compared:
     if args:
         raise InputError(
@@ -547,8 +544,6 @@ def relative_difference(got: list[np.ndarray], expected: list[np.ndarray]) -> fl
 def _pair_difference(a: np.ndarray, b: np.ndarray) -> float:
     if a.shape != b.shape:
         return math.inf
-    if a.size == 0:
-        return 0.0
     kinds = {a.dtype.kind, b.dtype.kind}
     if kinds & set("bSUO"):  # truth values, texts, Python's own objects
         return 0.0 if a.tolist() == b.tolist() else math.inf

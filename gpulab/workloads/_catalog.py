@@ -143,13 +143,7 @@ register(
         sum_length=lambda w: w.n,
         matrix="matmul",
         # PyTorch's plain path keeps the n x n scores; the fused ones do not.
-        memory=lambda w: (
-            (4 * w.params["head_width"] + 2 * w.n)
-            * w.params["batch"]
-            * w.params["heads"]
-            * w.n
-            * w.itemsize
-        ),
+        memory=lambda w: w.nbytes + 2 * w.params["batch"] * w.params["heads"] * w.n**2 * w.itemsize,
     )
 )
 
@@ -240,7 +234,7 @@ register(
         name="sum",
         summary="the sum of all elements",
         size_meaning="elements",
-        sizes=(1 << 10, 1 << 13, 1 << 16, 1 << 19, 1 << 22, 1 << 24, 1 << 26),
+        sizes=_SIZES,
         function=lambda x: x.sum(),
         flops=lambda w: w.n - 1,
         nbytes=lambda w: (w.n + 1) * w.itemsize,
@@ -482,8 +476,7 @@ for _name, _summary, _own_params in _CONVOLUTIONS:
             emulated_in_float16=True,
             # Lowering to a matrix product may need every 3x3 patch once.
             memory=lambda w: (
-                (2 * w.n * _pixels(w) + _weights(w)) * w.itemsize
-                + 2 * min(w.n, 16) * _pixels(w) * _FILTER_SIDE**2 * w.itemsize
+                w.nbytes + 2 * min(w.n, 16) * _pixels(w) * _FILTER_SIDE**2 * w.itemsize
             ),
         )
     )

@@ -246,12 +246,15 @@ class Workload:
         """Return whether PyTorch may do this work in TF32 on a device or, with None, on any device
         of this machine.
         """
-        if self.dtype != "float32" or self.spec.matrix is None or "torch" not in sys.modules:
-            return False
-        if not sys.modules["torch"].cuda.is_available():
-            return False
-        on_cuda = device is None or devices.find(device).kind == "cuda"
-        return on_cuda and "tf32" in devices.arithmetic(self.dtype, "cuda", self.spec.matrix)
+        torch = sys.modules.get("torch")
+        return (
+            self.dtype == "float32"
+            and self.spec.matrix is not None
+            and torch is not None
+            and torch.cuda.is_available()
+            and (device is None or devices.find(device).kind == "cuda")
+            and "tf32" in devices.arithmetic(self.dtype, "cuda", self.spec.matrix)
+        )
 
     @property
     def tolerance(self) -> float:
