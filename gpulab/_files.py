@@ -10,12 +10,15 @@ import secrets
 import stat
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 # The errors of a file system without locks, such as Lustre mounted without its option flock, or
 # NFS without a lock daemon.
 _NO_LOCKS = frozenset({errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK})
+
+_POLL_SECONDS = 0.01  # between two tries to lock a file
 
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
 
@@ -179,25 +182,32 @@ def try_lock(descriptor: int, otherwise: bool | None = None) -> bool:
 
 
 @contextlib.contextmanager
-def exclusive(path: Path) -> Iterator[bool]:
-    """Hold a lock beside ``path`` while the block runs; yield True, or False without waiting if
-    another process holds the lock.
+def exclusive(lock: Path, wait_seconds: float = 0.0) -> Iterator[bool]:
+    """Hold a lock while the block runs; yield True, or False if another process holds it all the
+    time.
 
     On a file system without locks it yields True: other processes cannot be detected there, and
-    the file can be written.
+    the guarded file can be written.
 
-    The empty file ``.NAME.lock`` stays: removing it would let two processes lock two different
-    files of the same name.
+    The empty file of the lock stays: removing it would let two processes lock two different files
+    of the same name.
 
     Parameters
     ----------
-    path : Path
-        The file that the lock guards. It need not exist, but its folder must.
+    lock : Path
+        The file to lock. It need not exist, but its folder must.
+    wait_seconds : float
+        How long to wait for another process.
 
     Raises
     ------
     OSError
         If the folder cannot be written to.
     """
-    with open(path.with_name(f".{path.name}.lock"), "a+b", opener=open_regular) as file:
-        yield try_lock(file.fileno(), otherwise=True)
+    with open(lock, "a+b", opener=open_regular) as file:
+        deadline = time.monotonic() + wait_seconds
+        free = try_lock(file.fileno(), otherwise=True)
+        while not free and time.monotonic() < deadline:
+            time.sleep(_POLL_SECONDS)
+            free = try_lock(file.fileno(), otherwise=True)
+        yield free

@@ -9,19 +9,17 @@ sentence says so; the lesson continues.
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import json
 import os
 import pathlib
 import shutil
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
-from gpulab._files import free_name, open_regular, read_regular, try_lock, write_atomically
+from gpulab._files import exclusive, free_name, read_regular, write_atomically
 from gpulab._validate import expanded
 from gpulab.errors import InputError, shown
 from gpulab.lessons import content
@@ -127,7 +125,10 @@ def change(edit: Edit, say: Callable[[str], None] = print) -> None:
             # kernels that reach the file through different links share its lock
             where = pathlib.Path(os.path.realpath(path()))
             where.parent.mkdir(parents=True, exist_ok=True)
-            with _locked(where):
+            # kernels wait for each other's changes
+            with exclusive(pathlib.Path(f"{where}.lock"), _LOCK_SECONDS) as free:
+                if not free:
+                    raise OSError(None, "another kernel holds its lock")
                 content, fault = _load(where)
                 if fault:
                     say(_set_aside(where, fault))
@@ -206,20 +207,6 @@ def _set_aside(where: pathlib.Path, fault: str) -> str:
         f"{aside.name}, and a new one begins; to restore it, repair that file and give it its old "
         "name."
     )
-
-
-@contextlib.contextmanager
-def _locked(where: pathlib.Path) -> Iterator[None]:
-    """Lock the file beside ``where``, so that another kernel's change waits for this one. On a file
-    system without locks, the changes do not wait.
-    """
-    with open(f"{where}.lock", "a+b", opener=open_regular) as file:
-        deadline = time.monotonic() + _LOCK_SECONDS
-        while not try_lock(file.fileno(), otherwise=True):
-            if time.monotonic() > deadline:
-                raise OSError(None, "another kernel holds its lock")
-            time.sleep(0.01)
-        yield
 
 
 POLICIES = ("show", "after-attempt", "withhold")

@@ -323,7 +323,7 @@ def _exclusive(target: pathlib.Path) -> Iterator[None]:
     """Keep a second recorder away from the file: each would overwrite the other's results."""
     try:
         refuse_unwritable(target)
-        with exclusive(target) as free:
+        with exclusive(target.with_name(f".{target.name}.lock")) as free:
             if not free:
                 raise RecordingError(
                     f"record: another gpulab record is writing to {target.name}; expected only one "
