@@ -350,18 +350,21 @@ def expanded(who: str, path: str | os.PathLike[str]) -> Path:
 
 
 @contextlib.contextmanager
-def writing(who: str, path: str | os.PathLike[str]) -> Iterator[None]:
-    """Report an OSError of the block as a failure to write to the file or folder of --out.
+def writing(
+    who: str,
+    path: str | os.PathLike[str],
+    expected: str = "a path in a writable folder with free space. Pass another one with --out.",
+) -> Iterator[None]:
+    """Report an OSError of the block as a failure to write to a file or a folder.
 
     Raises
     ------
     InputError
-        In place of the OSError; the message begins with ``who``.
+        In place of the OSError; the message begins with ``who`` and ends with ``expected``.
     """
     try:
         yield
     except OSError as error:
         raise InputError(
-            f"{who}: {path} cannot be written ({error.strerror or error}); expected a path in a "
-            "writable folder with free space. Pass another one with --out."
+            f"{who}: {path} cannot be written ({error.strerror or error}); expected {expected}"
         ) from error

@@ -291,14 +291,11 @@ class Grades(Result):
             If nothing can be written there.
         """
         file = _validate.expanded("write_csv", path)
-        try:
+        with _validate.writing(
+            "write_csv", shown(str(path)), "a file in a folder of yours. Pass another."
+        ):
             # so that spreadsheets read names with accents
             write_atomically(file, self.csv().encode("utf-8-sig"))
-        except OSError as error:
-            raise InputError(
-                f"write_csv: {shown(str(path))} cannot be written ({error.strerror or error}); "
-                "expected a file in a folder of yours. Pass another."
-            ) from error
         return file
 
 

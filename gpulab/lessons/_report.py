@@ -24,7 +24,7 @@ from typing import Any, ClassVar, NamedTuple
 import gpulab
 from gpulab import devices
 from gpulab._files import write_atomically
-from gpulab._validate import expanded
+from gpulab._validate import expanded, writing
 from gpulab.errors import GpulabError, InputError, shown
 from gpulab.evidence import NOTE_CODES, Environment, Evidence, Note
 from gpulab.lessons import _progress, content
@@ -477,13 +477,12 @@ def write_report(
     file = expanded("report", path)
     # ``to_dict`` writes infinities as text
     text = json.dumps(made.to_dict(), indent=1, ensure_ascii=False) + "\n"
-    try:
+    with writing(
+        "report",
+        file,
+        "a file in a folder of yours. Pass another path (in a terminal, with --out).",
+    ):
         write_atomically(file, text.encode("utf-8", "replace"))
-    except OSError as error:
-        raise InputError(
-            f"report: {file} cannot be written ({error.strerror or error}); expected a file in a "
-            "folder of yours. Pass another path (in a terminal, with --out)."
-        ) from error
     for sentence in (f"Wrote {file} ({len(text) / 1000:.0f} kB).", *_contents(made)):
         say(sentence)
     return file

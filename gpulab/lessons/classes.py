@@ -798,13 +798,10 @@ def run(arguments: argparse.Namespace) -> int:
     # Check the rubric and the output file before the answers are run, which takes minutes.
     rubric = None if arguments.rubric is None else Rubric.read(arguments.rubric)
     if graded:
-        try:
+        with _validate.writing(
+            "class", shown(out), "a file in a folder of yours. Change --grades."
+        ):
             refuse_unwritable(_validate.expanded("class", out))
-        except OSError as error:
-            raise InputError(
-                f"class: {shown(out)} cannot be written ({error.strerror or error}); expected a "
-                "file in a folder of yours. Change --grades."
-            ) from error
     room = classroom(arguments.folder, same_name=arguments.same_name)
     print(text_table(*room.table()))
     print(f"\n{room.caption()}")
