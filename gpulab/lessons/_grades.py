@@ -27,8 +27,8 @@ from gpulab.errors import InputError, kind_of, message_of, shown
 from gpulab.lessons import content
 from gpulab.lessons._grader import CODE, LOST, NO_BOX, Outcome, grading, is_code
 from gpulab.lessons._material import Listing
-from gpulab.lessons._report import ReportedCheck
-from gpulab.lessons.classes import Classroom, Student, line
+from gpulab.lessons._report import ReportedCheck, line
+from gpulab.lessons.classes import Classroom, Student
 from gpulab.results import Result
 from gpulab.units import plural
 

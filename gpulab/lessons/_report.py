@@ -274,7 +274,7 @@ def _roofline(report: StudentReport, roofs: ReportedRoofs) -> Roofline:
     )
 
 
-LONGEST_NAME = 100
+LONGEST_NAME = 100  # characters of a name, typed or shown in a table
 _LONGEST_TEXT = 400  # of a question or an answer as it is shown
 _TELLING = 4  # shorter user or host names ("me", "pc1") occur in any text by chance
 
@@ -340,8 +340,16 @@ def _name(name: Any) -> str:
             f"report: name={shown(name)}; expected text of at most {LONGEST_NAME} characters. Type "
             "a name, or leave it out."
         )
-    visible = (c for c in name if not unicodedata.category(c).startswith("C") or c in "\t\n ")
-    return " ".join("".join(visible).split())
+    return line(name)
+
+
+def line(text: str, most: int = LONGEST_NAME) -> str:
+    """Return text that somebody typed in a form safe to show: one line, shortened, without
+    invisible or direction-changing characters.
+    """
+    visible = (c for c in text if unicodedata.category(c)[0] != "C" or c in "\t\n\r")
+    plain = " ".join("".join(visible).split())
+    return plain if len(plain) <= most else f"{plain[: most - 1]}…"
 
 
 def _of(entries: Mapping[str, Any], ids: list[str], notebook: str) -> list[str]:

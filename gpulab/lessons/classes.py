@@ -32,7 +32,13 @@ from gpulab.lessons import content
 from gpulab.lessons._answers import MOST_CHARACTERS
 from gpulab.lessons._material import Listing
 from gpulab.lessons._predictions import ratio_of, verdict_of
-from gpulab.lessons._report import ReportedMachine, ReportedPrediction, StudentReport
+from gpulab.lessons._report import (
+    LONGEST_NAME,
+    ReportedMachine,
+    ReportedPrediction,
+    StudentReport,
+    line,
+)
 from gpulab.results import Result, text_table
 from gpulab.units import format_bytes, plural
 
@@ -45,7 +51,6 @@ _RATES = (1.0, 1e21)  # FLOP/s and bytes/s that any machine can have
 _TOMORROW = datetime.timedelta(days=1)
 # what is shown of a prediction
 _SHOWN = ("id", "question", "predicted_text", "measured_text", "predicted", "measured")
-_LONGEST_LINE = 100  # characters of a name in a table
 _LONGEST_QUESTION = 400  # characters: the limit of a report
 
 
@@ -343,19 +348,6 @@ def _reading(p: ReportedPrediction) -> str:
     return ""
 
 
-def line(text: str, most: int = _LONGEST_LINE) -> str:
-    """Return text from a file in a form safe to show: one line, shortened, without invisible or
-    direction-changing characters.
-    """
-    plain = "".join(
-        " " if c in "\t\n\r" else c
-        for c in text
-        if c in "\t\n\r" or unicodedata.category(c)[0] != "C"
-    )
-    plain = " ".join(plain.split())
-    return plain if len(plain) <= most else f"{plain[: most - 1]}…"
-
-
 @_validate.arguments(same_name=functools.partial(_validate.word, known=SAME_NAME))
 def classroom(folder: str | os.PathLike[str], *, same_name: str = SAME_NAME[0]) -> Classroom:
     """Read the reports in a folder and its subfolders, as learning platforms hand them out.
@@ -447,7 +439,7 @@ def _place(path: str) -> str:
     since all paths in a platform's archive begin with the same long name.
     """
     plain = line(path, len(path))
-    return plain if len(plain) <= _LONGEST_LINE else f"…{plain[1 - _LONGEST_LINE :]}"
+    return plain if len(plain) <= LONGEST_NAME else f"…{plain[1 - LONGEST_NAME :]}"
 
 
 def read_report(path: str | os.PathLike[str]) -> StudentReport:
