@@ -27,14 +27,14 @@ from gpulab import _validate
 from gpulab._files import read_regular, write_atomically
 from gpulab.errors import InputError, kind_of, message_of, shown
 from gpulab.lessons import content
-from gpulab.lessons._grader import CODE, LOST, NO_BOX, Outcome, grading, is_code
+from gpulab.lessons._grader import CODE, LOST, NO_BOX, OPEN, Outcome, grading, is_code
 from gpulab.lessons._material import Listing
 from gpulab.lessons._report import ReportedCheck, line
+from gpulab.lessons.checking import NOT_ATTEMPTED, PASSED, WRONG
 from gpulab.lessons.classes import Classroom, Student
 from gpulab.results import Result
 from gpulab.units import plural
 
-PASSED, WRONG, NOT_ATTEMPTED, OPEN = "passed", "wrong", "not attempted", "open"
 MEMORY_BYTES = 2 * 2**30
 STUDENT_SECONDS = 1_200.0
 # Reasons why an answer stays open through no fault of the student.
@@ -301,6 +301,89 @@ class Grades(Result):
         return file
 
 
+@dataclass(frozen=True)
+class Rubric(Result):
+    """The weights of a grade.
+
+    Attributes
+    ----------
+    exercise_points : float
+        For an exercise that passes when it is checked again.
+    points : mapping of str to float
+        Points that differ from ``exercise_points``, by exercise id; 0 excludes an exercise.
+    prediction_points : float
+        For a prediction that was given before the answer was shown, right or wrong: points for
+        being right would reward looking at the answer first.
+    open_share : float or None
+        The value of an exercise that is reported as passed but cannot be checked again, because no
+        answer to it can be handed in (a trained model) or because the instructor does not run code.
+        None, the default, excludes the exercise from the points and from the maximum; a share from
+        0 to 1 gives that share of its points. An answer that is missing or damaged gives no points,
+        so that omitting a wrong answer does not help.
+    notebooks : tuple of str
+        Those that count, such as ("02", "03"); empty for all notebooks that a student of the class
+        has worked on.
+    """
+
+    exercise_points: float = 1.0
+    points: Mapping[str, float] = field(default_factory=dict)
+    prediction_points: float = 0.25
+    open_share: float | None = None
+    notebooks: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse invalid points and unknown exercises."""
+        _validate.instance(
+            "Rubric",
+            "points",
+            self.points,
+            Mapping,
+            'points by exercise. Pass for example {"09.3": 2}.',
+        )
+        amounts = {"exercise_points": self.exercise_points, **self.points}
+        for name, value in {**amounts, "prediction_points": self.prediction_points}.items():
+            _validate.within("Rubric", name, value)
+        if self.open_share is not None:
+            _validate.within("Rubric", "open_share", self.open_share, 0, 1)
+        if self.notebooks or self.points:  # otherwise the lessons need not be loaded
+            numbers = [lesson.notebook[:2] for lesson in content.lessons()]
+            for notebook in _validate.items("Rubric", "notebooks", self.notebooks):
+                _validate.word("Rubric", "notebooks", notebook, numbers)
+            for id in self.points:
+                _validate.word("Rubric", "points", id, content.exercises())
+
+    def of(self, id: str) -> float:
+        """Return the points of an exercise."""
+        return float(self.points.get(id, self.exercise_points))
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> Rubric:
+        """Return the rubric in a JSON file such as ``{"exercise_points": 2, "points": {"02.5": 4},
+        "notebooks": ["02"]}``.
+
+        Parameters
+        ----------
+        path : path
+
+        Raises
+        ------
+        InputError
+            If it cannot be read, or is not a valid rubric.
+        """
+        file = _validate.expanded("Rubric.read", path)
+        try:
+            # from bytes, json.loads detects the encoding, such as that of Windows' own tools
+            content = json.loads(read_regular(file))
+            if not isinstance(content, dict):
+                raise InputError(f"it holds {kind_of(content)}")
+            return cls.from_dict({**cls().to_dict(), **content}, "rubric")
+        except (OSError, ValueError, RecursionError) as error:
+            raise InputError(
+                f"Rubric.read: {shown(str(path))}: {message_of(error)}; expected JSON such as "
+                '{"exercise_points": 1, "prediction_points": 0.25}. Fix the file.'
+            ) from error
+
+
 def _plain(text: str) -> str:
     """Return a cell's text so that no spreadsheet takes it for a formula."""
     text = _NEW_CELL.sub(";'", text)
@@ -311,6 +394,7 @@ def _plain(text: str) -> str:
     room=partial(
         _validate.instance, kind=Classroom, expected="what classroom() returned. Pass that."
     ),
+    rubric=partial(_validate.instance, kind=Rubric, expected="a Rubric. Pass one."),
     run_code=_validate.flag,
     trust_code=_validate.flag,
     seconds=_validate.positive,
@@ -366,8 +450,7 @@ def grade(
     InputError
         If an argument is not one of these.
     """
-    given = Rubric() if rubric is None else rubric
-    rules = _validate.instance("grade", "rubric", given, Rubric, "a Rubric. Pass one.")
+    rules = Rubric() if rubric is None else rubric
     lessons = [lesson for lesson in content.lessons() if _counts(lesson, room, rules)]
     exercises = {
         id: e for lesson in lessons for id, e in lesson.exercises.items() if rules.of(id) > 0
@@ -498,86 +581,3 @@ def _student(
         0 if student.undecided else len(ids),
         float(rules.prediction_points),
     )
-
-
-@dataclass(frozen=True)
-class Rubric(Result):
-    """The weights of a grade.
-
-    Attributes
-    ----------
-    exercise_points : float
-        For an exercise that passes when it is checked again.
-    points : mapping of str to float
-        Points that differ from ``exercise_points``, by exercise id; 0 excludes an exercise.
-    prediction_points : float
-        For a prediction that was given before the answer was shown, right or wrong: points for
-        being right would reward looking at the answer first.
-    open_share : float or None
-        The value of an exercise that is reported as passed but cannot be checked again, because no
-        answer to it can be handed in (a trained model) or because the instructor does not run code.
-        None, the default, excludes the exercise from the points and from the maximum; a share from
-        0 to 1 gives that share of its points. An answer that is missing or damaged gives no points,
-        so that omitting a wrong answer does not help.
-    notebooks : tuple of str
-        Those that count, such as ("02", "03"); empty for all notebooks that a student of the class
-        has worked on.
-    """
-
-    exercise_points: float = 1.0
-    points: Mapping[str, float] = field(default_factory=dict)
-    prediction_points: float = 0.25
-    open_share: float | None = None
-    notebooks: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        """Refuse invalid points and unknown exercises."""
-        _validate.instance(
-            "Rubric",
-            "points",
-            self.points,
-            Mapping,
-            'points by exercise. Pass for example {"09.3": 2}.',
-        )
-        amounts = {"exercise_points": self.exercise_points, **self.points}
-        for name, value in {**amounts, "prediction_points": self.prediction_points}.items():
-            _validate.within("Rubric", name, value)
-        if self.open_share is not None:
-            _validate.within("Rubric", "open_share", self.open_share, 0, 1)
-        if self.notebooks or self.points:  # otherwise the lessons need not be loaded
-            numbers = [lesson.notebook[:2] for lesson in content.lessons()]
-            for notebook in _validate.items("Rubric", "notebooks", self.notebooks):
-                _validate.word("Rubric", "notebooks", notebook, numbers)
-            for id in self.points:
-                _validate.word("Rubric", "points", id, content.exercises())
-
-    def of(self, id: str) -> float:
-        """Return the points of an exercise."""
-        return float(self.points.get(id, self.exercise_points))
-
-    @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> Rubric:
-        """Return the rubric in a JSON file such as ``{"exercise_points": 2, "points": {"02.5": 4},
-        "notebooks": ["02"]}``.
-
-        Parameters
-        ----------
-        path : path
-
-        Raises
-        ------
-        InputError
-            If it cannot be read, or is not a valid rubric.
-        """
-        file = _validate.expanded("Rubric.read", path)
-        try:
-            # from bytes, json.loads detects the encoding, such as that of Windows' own tools
-            content = json.loads(read_regular(file))
-            if not isinstance(content, dict):
-                raise InputError(f"it holds {kind_of(content)}")
-            return cls.from_dict({**cls().to_dict(), **content}, "rubric")
-        except (OSError, ValueError, RecursionError) as error:
-            raise InputError(
-                f"Rubric.read: {shown(str(path))}: {message_of(error)}; expected JSON such as "
-                '{"exercise_points": 1, "prediction_points": 0.25}. Fix the file.'
-            ) from error
