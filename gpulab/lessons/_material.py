@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import math
+import functools
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ from gpulab import (
     timing,
     workloads,
 )
-from gpulab.devices import Device, datasheets
+from gpulab.devices import Device, datasheets, measured_rates
 from gpulab.errors import InputError, RecordingError
 from gpulab.evidence import Evidence, Note
 from gpulab.hierarchy import Latency
@@ -486,8 +486,7 @@ def _figures(
     capability: str, multiprocessors: int, l2_bytes: int | None, bandwidth: float, flops: float
 ) -> tuple[str, ...]:
     # a GPU's column of ``side_by_side``, in the order of the rows
-    known = capability in models.compute_capabilities()
-    sm = models.sm_limits(capability) if known else None
+    sm = models.sm_limits(capability) if capability in models.compute_capabilities() else None
     # the float32 units of a multiprocessor each do a multiplication and an addition in a clock
     clock = datasheets.rates_per_clock(capability)
     lanes = "not known" if clock is None else f"{clock['float32'] // 2}"
@@ -595,7 +594,11 @@ def _quiet_roof(refresh: bool) -> Roofline:
     # the roofs of the default device; a disturbed measurement is repeated once
     best = models.roofline(devices.default(), refresh=refresh)
     if _disturbed(best.notes):
-        best = _highest(best, models.roofline(devices.default(), refresh=True))
+        again = models.roofline(devices.default(), refresh=True)
+        # the higher of each roof, with the notes and the badge of the later measurement
+        tops = _best((*best.arithmetic, *again.arithmetic), lambda top: top.flops_per_second)
+        slopes = _best((*best.memory, *again.memory), lambda slope: slope.bytes_per_second)
+        best = dataclasses.replace(again, arithmetic=tops, memory=slopes)
     if not _disturbed(best.notes):
         return best
     notes = _pointing(best.notes, "gl.lessons.roof(again=True)")  # ``roof`` keeps the roofs
@@ -619,16 +622,10 @@ def _with_larger_product(found: Roofline) -> Roofline:
         a, out = torch.rand(
             (2, n, n), generator=torch.Generator().manual_seed(0), dtype=torch.float32
         )
-        shortest, start, end = math.inf, time.perf_counter(), time.perf_counter() + _PRODUCT_SECONDS
-        while start < end:
-            torch.mm(a, a, out=out)
-            now = time.perf_counter()
-            shortest, start = min(shortest, now - start), now
-        if 2.0 * n**3 / shortest > best:
-            best, source = (
-                2.0 * n**3 / shortest,
-                f"the best product of {n} x {n} matrices, just now",
-            )
+        product = functools.partial(torch.mm, a, a, out=out)
+        rate = 2.0 * n**3 / measured_rates.shortest(product, time.perf_counter, _PRODUCT_SECONDS)
+        if rate > best:
+            best, source = rate, f"the best product of {n} x {n} matrices, just now"
     tops = tuple(
         top._replace(flops_per_second=best, source=source)
         if top.name == "float32" and best > top.flops_per_second
@@ -636,15 +633,6 @@ def _with_larger_product(found: Roofline) -> Roofline:
         for top in found.arithmetic
     )
     return dataclasses.replace(found, arithmetic=tops)
-
-
-def _highest(one: Roofline, other: Roofline) -> Roofline:
-    """Return the higher of each roof, with the notes and the badge of ``other``, the later
-    measurement.
-    """
-    tops = _best((*one.arithmetic, *other.arithmetic), lambda top: top.flops_per_second)
-    slopes = _best((*one.memory, *other.memory), lambda slope: slope.bytes_per_second)
-    return dataclasses.replace(other, arithmetic=tops, memory=slopes)
 
 
 def _best(roofs: Sequence[Any], rate: Callable[[Any], float]) -> tuple[Any, ...]:
@@ -662,12 +650,10 @@ def trained(task: str = "digits-cnn") -> Any:
     """
     from gpulab import compression  # loads torch, which reading reports does not need
 
-    recipe = compression.Recipe()
-    return copy.deepcopy(
-        _kept(
-            f"trained {task}", lambda: compression.cook(recipe, task, seed=0, device="cpu").eval()
-        )
-    )
+    def train() -> Any:
+        return compression.cook(compression.Recipe(), task, seed=0, device="cpu").eval()
+
+    return copy.deepcopy(_kept(f"trained {task}", train))
 
 
 def timeline(letter: str) -> training.PipelineResult:
