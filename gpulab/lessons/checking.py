@@ -20,6 +20,7 @@ import time
 import traceback
 import types
 from collections.abc import Callable
+from concurrent import futures
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -72,64 +73,59 @@ def run(work: Callable[[], Any], limit_seconds: float) -> Any:
     Exception
         Whatever the work raised.
     """
-    outcome: dict[str, Any] = {}
-    done = threading.Event()
+    outcome: futures.Future[Any] = futures.Future()
 
     def target() -> None:
         try:
-            outcome["value"] = work()
+            outcome.set_result(work())
         except BaseException as error:  # from the learner's code: handled below
-            outcome["error"] = error
-        finally:
-            done.set()
+            outcome.set_exception(error)
 
     context = contextvars.copy_context()  # so that prints of the learner's code reach this cell
     thread = threading.Thread(target=lambda: context.run(target), name="gpulab-check", daemon=True)
     goes_on = "could not be ended and continues in the background: restart the kernel."
     try:
         thread.start()
-        in_time = _wait(thread, done, limit_seconds)
+        in_time = _wait(thread, outcome, limit_seconds)
     except KeyboardInterrupt:
-        if _end(thread, done):
+        if _end(thread, outcome):
             raise
         raise NotAttempted(f"The check was interrupted, but your code {goes_on}") from None
     if not in_time:
-        rest = "" if _end(thread, done) else f" It {goes_on}"
+        rest = "" if _end(thread, outcome) else f" It {goes_on}"
         raise Refused(
             f"Your code did not finish within {limit_seconds:g} s. Does it contain an endless "
             f"loop?{rest}"
         )
-    error = outcome.get("error")
-    if isinstance(error, Exception):
-        raise error
-    if error is not None:
+    error = outcome.exception()
+    if error is not None and not isinstance(error, Exception):
         ending = (
             "called exit" if isinstance(error, SystemExit) else f"ended with {type(error).__name__}"
         )
         raise Refused(f"Your code {ending}. Return a value instead.")
-    return outcome["value"]
+    return outcome.result()
 
 
-def _wait(thread: threading.Thread, done: threading.Event, seconds: float) -> bool:
-    """Return whether the work ended in time. ``done`` shows it reliably; Python 3.11 reports a
+def _wait(thread: threading.Thread, outcome: futures.Future[Any], seconds: float) -> bool:
+    """Return whether the work ended in time. ``outcome`` shows it reliably; Python 3.11 reports a
     thread as ended once a join of it was interrupted.
     """
     deadline = time.monotonic() + seconds
-    while not done.wait(_POLL_SECONDS) and time.monotonic() < deadline:
-        pass
-    if done.is_set():
+    while not outcome.done() and time.monotonic() < deadline:
+        futures.wait([outcome], _POLL_SECONDS)
+    if outcome.done():
         # wait for the thread's last lines, so that no thread is left when the check returns
         thread.join(_GRACE_SECONDS)
-    return done.is_set()
+    return outcome.done()
 
 
-def _end(thread: threading.Thread, done: threading.Event) -> bool:
+def _end(thread: threading.Thread, outcome: futures.Future[Any]) -> bool:
     # raise an exception inside the thread, twice if necessary; return whether it ended
     for _ in range(2):
         found = ctypes.pythonapi.PyThreadState_SetAsyncExc(
             ctypes.c_ulong(thread.ident or 0), ctypes.py_object(_TimeIsUpError)
         )
-        if not found or _wait(thread, done, _GRACE_SECONDS):  # none found: the thread is gone
+        if not found or _wait(thread, outcome, _GRACE_SECONDS):  # none found: the thread is gone
             return True
     return False
 
@@ -233,12 +229,10 @@ def number(answer: Any, what: str) -> float:
     """
     if is_stub(answer):
         raise NotAttempted
-    # a tensor with a graph would keep all its activations alive
-    if isinstance(answer, (bool, str, bytes)) or getattr(answer, "requires_grad", False):
-        raise Refused(
-            f"Your answer is {describe(answer)}; the check expects {what}, a plain number."
-        )
     try:
+        # a tensor with a graph would keep all its activations alive
+        if isinstance(answer, (bool, str, bytes)) or getattr(answer, "requires_grad", False):
+            raise TypeError("not a plain number")
         value = float(answer)
     except Exception as error:
         raise Refused(
