@@ -490,9 +490,7 @@ def _timing(entry: Entry) -> Timing:
 
 
 def _over(case: str, first: Entry, second: Entry, scale: float = 1.0) -> Comparison:
-    ratio, ends = _timing(first).over(_timing(second))
-    interval = None if ends is None else (scale * ends[0], scale * ends[1])
-    return Comparison(case, scale * ratio, interval, first.key, second.key)
+    return Comparison(case, *_timing(first).over(_timing(second), scale), first.key, second.key)
 
 
 def _label(params: Mapping[str, Parameter], instead: Mapping[str, Parameter] | None = None) -> str:

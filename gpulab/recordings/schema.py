@@ -169,9 +169,9 @@ class Timing(Result):
             if not holds:
                 raise RecordingError(f"Timing: {problem}. The file is damaged.")
 
-    def over(self, other: Timing) -> tuple[float, tuple[float, float] | None]:
-        """Return the ratio of this median to another, and an interval from the least favorable ends
-        of both 95 % intervals.
+    def over(self, other: Timing, scale: float = 1.0) -> tuple[float, tuple[float, float] | None]:
+        """Return ``scale`` times the ratio of this median to another, and an interval from the
+        least favorable ends of both 95 % intervals.
 
         The interval is wider than a 95 % interval; it is None if one of the two is missing.
         """
@@ -182,10 +182,10 @@ class Timing(Result):
             and other.interval_seconds[0] > 0
         ):
             ends = (
-                self.interval_seconds[0] / other.interval_seconds[1],
-                self.interval_seconds[1] / other.interval_seconds[0],
+                scale * (self.interval_seconds[0] / other.interval_seconds[1]),
+                scale * (self.interval_seconds[1] / other.interval_seconds[0]),
             )
-        return self.median_seconds / other.median_seconds, ends
+        return scale * (self.median_seconds / other.median_seconds), ends
 
 
 @dataclass(frozen=True)

@@ -245,10 +245,8 @@ def _over(first: Entry | None, second: Entry | None) -> Gain | None:
     """
     if first is None or second is None or first.timing is None or second.timing is None:
         return None
-    ratio, ends = first.timing.over(second.timing)
     samples = [float(e.params["steps"]) * float(e.params["batch_size"]) for e in (first, second)]
-    scale = samples[1] / samples[0]
-    return Gain(scale * ratio, None if ends is None else (scale * ends[0], scale * ends[1]))
+    return Gain(*first.timing.over(second.timing, samples[1] / samples[0]))
 
 
 # -- the ladder, measured here
