@@ -27,7 +27,7 @@ from gpulab import kernels, results
 from gpulab.errors import GpulabError, InputError, RecordingError, message_of, with_article
 from gpulab.kernels.simulation.source import plain_function
 from gpulab.parallel import script
-from gpulab.recordings.schema import thin
+from gpulab.recordings.schema import KEPT_SAMPLES, thin
 from gpulab.results import Result
 
 # A function with its helpers takes a few kB, a measurement about ten. Whole data sets and models
@@ -77,16 +77,10 @@ def keep(answer: Any, is_file: bool = False) -> Kept:
     try:
         kept = _keep_file(answer) if is_file else _keep(answer)
         size = len(json.dumps(kept, allow_nan=False))
-        samples = getattr(answer, "samples_seconds", None)
-        if (
-            size > MOST_CHARACTERS
-            and isinstance(answer, Result)
-            and isinstance(samples, np.ndarray)
-        ):
-            fewer = dataclasses.replace(answer, samples_seconds=thin(samples))  # type: ignore[type-var]
-            kept = {**_keep(fewer), "thinned": True}
-            size = len(json.dumps(kept, allow_nan=False))
         if size > MOST_CHARACTERS:
+            samples = np.asarray(getattr(answer, "samples_seconds", ()))
+            if isinstance(answer, Result) and len(samples) > KEPT_SAMPLES:
+                return keep(dataclasses.replace(answer, samples_seconds=thin(samples)))  # type: ignore[type-var]
             raise NotKeptError(
                 f"it takes {size:,} characters, and at most {MOST_CHARACTERS:,} are kept"
             )
@@ -143,12 +137,10 @@ class Encoder:
         if self._parts > _MOST_PARTS or depth > _DEEPEST:
             raise NotKeptError("it has too many parts, or they are nested too deeply")
         kind = type(value)
-        if value is None or kind is bool:
+        if value is None or kind in (bool, int) or (kind is float and math.isfinite(value)):
             return value
         if kind is str:
             return value.encode("utf-8", "replace").decode()
-        if kind is int or (kind is float and math.isfinite(value)):
-            return value
         if kind in _TEXTS and not (kind is bytes and len(value) > MOST_CHARACTERS):
             return {"t": kind.__name__, "v": _TEXTS[kind][0](value)}
         return {"t": kind.__name__, **self._tagged(value, kind, depth + 1)}
