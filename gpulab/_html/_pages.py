@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import plotly.offline
 from jupyterlab_pygments import JupyterStyle
@@ -190,22 +190,17 @@ def _assets() -> dict[str, bytes]:
 
 def _index(pages: Sequence[Page]) -> str:
     """The first page: what this run wrote, and where it was made."""
-    rows: dict[str, dict[str, Any]] = {}
+    rows = []
     for page in pages:
         opening = _opening(page.notebook)
         needed = re.search(r"\*\*Time:\*\*\s*([^.*]+)", opening)
         listed = opening.partition("**Questions**")[2].partition("\n**")[0].splitlines()
-        rows[page.file] = {
-            "title": page.title,
-            "time": needed[1].strip() if needed else "",
-            # without Markdown's marks
-            "questions": [
-                re.sub(r"[`*]", "", line[2:]).strip() for line in listed if line.startswith("- ")
-            ],
-        }
+        # without Markdown's marks
+        asked = [re.sub(r"[`*]", "", line[2:]).strip() for line in listed if line.startswith("- ")]
+        rows.append((page, needed[1].strip() if needed else "", asked))
     machines = {_short_stamp(page.where): _facts(page.where) for page in pages}
     template = TEMPLATES.get_template("index.html.j2")
-    return template.render(pages=sorted(rows.items()), machines=machines.values())
+    return template.render(pages=rows, machines=machines.values())
 
 
 def _opening(notebook: NotebookNode) -> str:
