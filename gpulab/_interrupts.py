@@ -119,10 +119,8 @@ def deferred(
         state.asked = True
         answer()
 
-    if threading.current_thread() is not threading.main_thread():
-        yield state
-        return
-    before = {number: signal.signal(number, note) for number in signals}
+    is_main = threading.current_thread() is threading.main_thread()
+    before = {number: signal.signal(number, note) for number in signals if is_main}
     try:
         yield state
     finally:

@@ -340,7 +340,7 @@ _COMPILE.add_argument("--name", action="append", default=[])
 _COMPILE.add_argument("-o")
 
 
-def gpu_compile(shell: Any, line: str, cell: str) -> Any:
+def gpu_compile(shell: Any, line: str, cell: str) -> None:
     """Compile a cell of CUDA C++ under ``%%gpu_compile [--arch sm_90] [options]`` and show what
     each kernel needs (such as registers); no GPU is needed.
 
@@ -367,13 +367,11 @@ def gpu_compile(shell: Any, line: str, cell: str) -> Any:
             shell.user_ns[options.o] = result
     except GpulabError as error:
         print(error, file=sys.stderr)
-        return None
     except ValueError:  # shlex found a quote without an end
         print(
             f"%%gpu_compile: the options {line!r} contain a quotation mark without a second one; "
             "expected both. Add the missing one.",
             file=sys.stderr,
         )
-        return None
-    display(result)
-    return None
+    else:
+        display(result)
