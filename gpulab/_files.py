@@ -23,7 +23,7 @@ _POLL_SECONDS = 0.01  # between two tries to lock a file
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | getattr(os, "O_BINARY", 0)
 
 
-def open_regular(path: str | os.PathLike[str], flags: int, mode: int = 0o666) -> int:
+def open_regular(path: str | os.PathLike[str], flags: int) -> int:
     """Open a regular file without ever waiting; for use as the ``opener`` of ``open``.
 
     In a shared folder any user can put a FIFO in the file's place, and opening a FIFO can block.
@@ -33,7 +33,7 @@ def open_regular(path: str | os.PathLike[str], flags: int, mode: int = 0o666) ->
     OSError
         If it cannot be opened, or is a FIFO, a device or a folder.
     """
-    file = os.open(path, flags | _AT_ONCE, mode)
+    file = os.open(path, flags | _AT_ONCE, 0o666)
     if not stat.S_ISREG(os.fstat(file).st_mode):
         os.close(file)
         raise OSError(errno.EINVAL, "not a regular file", str(path))

@@ -102,7 +102,7 @@ def export(out: str | os.PathLike[str], notebook: str = "", points: float = 1.0)
         If there is no such notebook, the points are not a valid number, or the folder cannot be
         written to.
     """
-    within("nbgrader", "points", points)
+    points = within("nbgrader", "points", points)
     chosen = lessons.content.chosen(notebook, "nbgrader")
     folder, originals = expanded("nbgrader", out), lab.find_originals()
     # read outside ``writing``, which would blame the output folder for an error
@@ -113,7 +113,7 @@ def export(out: str | os.PathLike[str], notebook: str = "", points: float = 1.0)
         for lesson, text in zip(chosen, texts, strict=True):
             content = json.loads(text)
             content["cells"] = [
-                made for cell in content["cells"] for made in _cells(cell, lesson, float(points))
+                made for cell in content["cells"] for made in _cells(cell, lesson, points)
             ]
             file = folder / "source" / lesson.notebook / f"{lesson.notebook}.ipynb"
             write_atomically(

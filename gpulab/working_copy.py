@@ -115,8 +115,7 @@ def reset(
         write_atomically(place, read_regular(target))
         write_atomically(target, offered[restored])
         yours = f"Yours is kept as {place.relative_to(copy).as_posix()}."
-    changes = update(originals, copy)
-    return [f"{restored} is the original again. {yours}", *changes]
+    return [f"{restored} is the original again. {yours}", *update(originals, copy)]
 
 
 def _check_folders(originals: Path, copy: Path) -> None:

@@ -92,12 +92,11 @@ def _opened(file: pathlib.Path, *, checked: bool) -> Recording:
             f"recordings.read: {shown(file.name)} cannot be read ({error.strerror}); expected a "
             "file that `gpulab record` wrote."
         ) from error
+    except RecordingError as error:
+        raise RecordingError(
+            f"recordings.read: {shown(file.name)}: {str(error).removeprefix('recordings.read: ')}"
+        ) from error
     except (ValueError, RecursionError) as error:
-        if isinstance(error, RecordingError):
-            raise RecordingError(
-                f"recordings.read: {shown(file.name)}: "
-                f"{str(error).removeprefix('recordings.read: ')}"
-            ) from error
         raise RecordingError(
             f"recordings.read: {shown(file.name)} is not JSON ({error}); expected a file that "
             "`gpulab record` wrote. Is it truncated?"

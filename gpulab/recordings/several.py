@@ -211,10 +211,9 @@ def joined(earlier: Environment, later: Environment) -> Environment:
     commands = [
         one for each in (earlier, later) if each.command for one in each.command.split(_THEN)
     ]
-    runs = list(dict.fromkeys(commands))  # in their order, each once
     return replace(
         later,
-        command=_THEN.join(runs) or None,
+        command=_THEN.join(dict.fromkeys(commands)) or None,  # in their order, each once
         libraries={**earlier.libraries, **later.libraries},
     )
 
