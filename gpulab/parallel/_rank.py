@@ -50,6 +50,7 @@ from torch.distributed import Work, distributed_c10d
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from gpulab.errors import InputError, message_of
+from gpulab.memory.step_memory import tensors_in
 from gpulab.parallel.rank_results import CollectiveCall, Outcome, Sight
 
 _TICK_SECONDS = 0.25
@@ -620,7 +621,7 @@ def _collective(
     call = _begun(observer.entered, name, arguments)
     live = _Live(observer, call)
     observer._lives.append(live)
-    cuda = any(tensor.is_cuda for tensor in _tensors(arguments.values()))
+    cuda = any(tensor.is_cuda for tensor in tensors_in(arguments))
     begin_event = observer._cuda_event() if cuda else None
     try:
         out = func(*args, **kwargs)
@@ -631,7 +632,7 @@ def _collective(
     if isinstance(last, torch.ScriptObject):
         _follow(live, Work.unbox(last), begin_event)
     elif operator.startswith("_c10d_functional"):
-        results = [tensor.data_ptr() for tensor in _tensors([out]) if tensor.numel()]
+        results = [tensor.data_ptr() for tensor in tensors_in(out) if tensor.numel()]
         observer._results.update(dict.fromkeys(results, live))
         if not results:
             live.finish(time.perf_counter())
@@ -709,7 +710,7 @@ def _begun(number: int, name: str, arguments: dict[str, Any]) -> CollectiveCall:
         contributed = received = 0
     if isinstance(root, int) and 0 <= root < len(ranks):
         root = ranks[root]
-    first = next(_tensors([*inputs, *outputs]), None)
+    first = next(iter(tensors_in([*inputs, *outputs])), None)
     dtype = "" if first is None or name == "barrier" else str(first.dtype).removeprefix("torch.")
     return CollectiveCall(
         number=number,
@@ -738,18 +739,10 @@ def _group_of(arguments: dict[str, Any]) -> tuple[Any, tuple[int, ...]]:
     return group, tuple(ranks)
 
 
-def _tensors(values: Iterable[Any]) -> Iterator[Any]:
-    for value in values:
-        if isinstance(value, torch.Tensor):
-            yield value
-        elif isinstance(value, (tuple, list)):
-            yield from _tensors(value)
-
-
 def _nbytes(values: Any) -> int:
     return sum(
         tensor._indices().nbytes + tensor._values().nbytes if tensor.is_sparse else tensor.nbytes
-        for tensor in _tensors([values])
+        for tensor in tensors_in(values)
     )
 
 

@@ -39,7 +39,6 @@ from torch.distributed.fsdp._fully_shard import _fsdp_param
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import distributed as ddp
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from torch.utils._pytree import tree_leaves
 
 from gpulab import _validate
 from gpulab.errors import GpulabError, InputError, StoppedError, shown
@@ -50,6 +49,7 @@ from gpulab.memory.step_memory import (
     Stopped,
     StorageTracker,
     largest_that_fits,
+    tensors_in,
 )
 from gpulab.memory.training_step import undisturbed
 from gpulab.parallel import _strategies
@@ -479,9 +479,9 @@ class RankTracker(StorageTracker):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         result = super().__torch_dispatch__(func, types, args, kwargs)
         if func.namespace == "c10d":
-            self._note_sent(tree_leaves((args, kwargs, result)))
+            self._note_sent((args, kwargs, result))
         elif func.namespace == "fsdp":
-            self._note_sent([*tree_leaves(result), *tree_leaves(kwargs.get("out"))])
+            self._note_sent((result, kwargs.get("out")))
         return result
 
     def resize(self, storage: Any, size: Any) -> Any:
@@ -489,10 +489,8 @@ class RankTracker(StorageTracker):  # type: ignore[no-untyped-call]
         changed, known = _resize(storage, size), self._by_key.get(storage._cdata)
         if known is not None and self.records[known[0]].nbytes != storage.nbytes():
             self._resized(known[0], storage)
-            now = self._by_key[storage._cdata][0]
             if known[0] in self._sent:
-                self._sent.add(now)
-            self.records[now].category = self.records[known[0]].category
+                self._sent.add(self._by_key[storage._cdata][0])
             self._event("resize_")
         return changed
 
@@ -508,26 +506,22 @@ class RankTracker(StorageTracker):  # type: ignore[no-untyped-call]
         """Count a tensor that existed before, but not as a parameter: FSDP's gathered parameters
         are not the rank's own.
         """
-        for part, storage in self._storages(tensor):
-            if storage._cdata not in self._by_key:
-                self._count(part, storage, "", None, "")
+        super().watch(tensor, None)
 
     def watch(self, tensor: Any, category: str | None, name: str = "") -> None:
         """Count a tensor under a category, even if it was counted before without one."""
-        for part, storage in self._storages(tensor):
-            known = self._by_key.get(storage._cdata)
-            if known is None:
-                self._count(part, storage, "", category, name)
-            elif self.records[known[0]].category is None:
-                self.records[known[0]].category, self.records[known[0]].name = category, name
+        super().watch(tensor, category, name)
+        for _, storage in self._storages(tensor):
+            record = self.records[self._by_key[storage._cdata][0]]
+            if record.category is None:
+                record.category, record.name = category, name
 
-    def _note_sent(self, values: Iterable[Any]) -> None:
-        for tensor in values:
-            if isinstance(tensor, torch.Tensor):
-                for _, storage in self._storages(tensor):
-                    known = self._by_key.get(storage._cdata)
-                    if known is not None:
-                        self._sent.add(known[0])
+    def _note_sent(self, values: Any) -> None:
+        for tensor in tensors_in(values):
+            for _, storage in self._storages(tensor):
+                known = self._by_key.get(storage._cdata)
+                if known is not None:
+                    self._sent.add(known[0])
 
     def classify(self) -> None:
         """Give each storage its category: first what was sent, then the rest by when it lived."""

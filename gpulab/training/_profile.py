@@ -29,12 +29,11 @@ import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from gpulab import _validate, devices
 from gpulab.errors import InputError, kind_of
 from gpulab.evidence import Evidence, Note
-from gpulab.memory.step_memory import uncompiled
+from gpulab.memory.step_memory import tensors_in, uncompiled
 from gpulab.results import Result, note_rows
 from gpulab.units import format_seconds, plural
 
@@ -470,7 +469,7 @@ class _Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def waits_for(self, values: Any) -> bool:
         """Whether reading these values waits now: a tensor among them is on the device."""
         return not self.is_inside and any(
-            x.device.type == self.device_type and not self.on_host(x) for x in _tensors(values)
+            x.device.type == self.device_type and not self.on_host(x) for x in tensors_in(values)
         )
 
     def on_host(self, x: Any) -> bool:
@@ -479,7 +478,7 @@ class _Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def mark(self, values: Any, host: bool) -> None:
         """Remember whether these tensors are on the host from now on."""
-        for x in filter(_is_strided, _tensors(values)):
+        for x in filter(_is_strided, tensors_in(values)):
             (self.fetched.add if host else self.fetched.discard)(_storage(x))
 
     def asks_for_host(self, args: Any, kwargs: Any) -> bool:
@@ -508,13 +507,9 @@ class _Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.note(f"{call}: {why}")
         result = func(*args, **kwargs)
         # a result that is computed from fetched tensors alone is on the host as well
-        if self.fetched and (inputs := _tensors((args, kwargs))):
+        if self.fetched and (inputs := tensors_in((args, kwargs))):
             self.mark(result, host=all(map(self.on_host, inputs)))
         return result
-
-
-def _tensors(values: Any) -> list[Any]:
-    return [x for x in tree_leaves(values) if isinstance(x, torch.Tensor)]
 
 
 def _is_strided(x: Any) -> bool:
