@@ -427,7 +427,6 @@ def follow_steps(
             tracker.watch_modules(trainer.modules)
         tracker.kept_bytes = tracker.live_bytes
     tracker.close()
-    tracker.classify()
     return trainer, tracker.steps[1]
 
 

@@ -565,15 +565,15 @@ def _report(
     steps: int,
 ) -> RankReport:
     """Return this rank's memory in the second step, and its communication per step."""
-    rank, (event, peak) = dist.get_rank(), tracker.peak(second)
+    rank, peak = dist.get_rank(), tracker.at_peak(second, RANK_CATEGORIES)
     held = tracker.timeline(RANK_CATEGORIES).bytes_by_category
     payload: Counter[str] = Counter()
     for call in calls:
         payload[call.name] += call.payload_bytes
     return RankReport(
         rank=rank,
-        peak_bytes=peak,
-        peak_by_category={name: int(curve[event]) for name, curve in held.items()},
+        peak_bytes=peak["peak_bytes"],
+        peak_by_category=peak["peak_by_category"],
         most_by_category={name: int(curve[second:].max()) for name, curve in held.items()},
         calls={name: n // steps for name, n in Counter(call.name for call in calls).items()},
         payload_bytes={name: nbytes // steps for name, nbytes in payload.items()},

@@ -147,10 +147,8 @@ class Meter:
         tracker.watch_inputs(batch)
         with contextlib.closing(tracker), optimizer_seen(tracker), tracker:
             yield
-        tracker.classify()
-        event, self.peak_bytes = tracker.peak()
-        curves = tracker.timeline().bytes_by_category
-        self.by_category = {category: int(curve[event]) for category, curve in curves.items()}
+        peak = tracker.at_peak()
+        self.peak_bytes, self.by_category = peak["peak_bytes"], peak["peak_by_category"]
 
 
 class Run:
