@@ -226,8 +226,28 @@ class Parts:
         return name
 
     def import_line(self, name: str, value: Any) -> str | None:
-        """Return the line that imports a value, or None if no import gives it."""
-        return import_of(name, value)
+        """Return the line that imports a value in a fresh process, or None if no import gives
+        it.
+        """
+        if isinstance(value, ModuleType):
+            if value.__name__ == "__main__" or loose(value):
+                raise _refused(
+                    f"{name} is a module of your own ({value.__name__})",
+                    "Import the functions from it by name.",
+                )
+            full = value.__name__
+            return f"import {full}" + ("" if name in (full, full.split(".")[0]) else f" as {name}")
+        own, home = (
+            getattr(value, "__name__", None) or str(value).rpartition(".")[2],
+            getattr(value, "__module__", None),
+        )
+        for place in (home, type(value).__module__):
+            module = sys.modules.get(place) if isinstance(place, str) else None
+            if module is None or place in {"__main__", "builtins"} or loose(module):
+                continue
+            if isinstance(own, str) and own.isidentifier() and getattr(module, own, None) is value:
+                return f"from {place} import {own}" + ("" if own == name else f" as {name}")
+        return None
 
     def hold(self, name: str, value: Any) -> None:
         """Add a value that is not a function, class or module."""
@@ -351,29 +371,6 @@ def meaning(value: Any, name: str) -> tuple[bool, Any]:
             return True, function.__globals__[name]
     names = vars(sys.modules.get(value.__module__, builtins))
     return (True, names[name]) if name in names and not hasattr(builtins, name) else (False, None)
-
-
-def import_of(name: str, value: Any) -> str | None:
-    """Return the line that imports a value in a fresh process, or None if no import gives it."""
-    if isinstance(value, ModuleType):
-        if value.__name__ == "__main__" or loose(value):
-            raise _refused(
-                f"{name} is a module of your own ({value.__name__})",
-                "Import the functions from it by name.",
-            )
-        full = value.__name__
-        return f"import {full}" + ("" if name in (full, full.split(".")[0]) else f" as {name}")
-    own, home = (
-        getattr(value, "__name__", None) or str(value).rpartition(".")[2],
-        getattr(value, "__module__", None),
-    )
-    for place in (home, type(value).__module__):
-        module = sys.modules.get(place) if isinstance(place, str) else None
-        if module is None or place in {"__main__", "builtins"} or loose(module):
-            continue
-        if isinstance(own, str) and own.isidentifier() and getattr(module, own, None) is value:
-            return f"from {place} import {own}" + ("" if own == name else f" as {name}")
-    return None
 
 
 def _literal(what: str, value: Any) -> str:
