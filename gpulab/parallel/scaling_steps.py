@@ -38,6 +38,7 @@ from gpulab.parallel.rank_results import (
 )
 from gpulab.recordings import Recording, Timing
 from gpulab.recordings.schema import RECORDING
+from gpulab.timing.sampling import Progress, Stop
 from gpulab.timing.statistics import (
     FEWEST_SAMPLES,
     is_precise,
@@ -565,8 +566,6 @@ def _recorded_line(recording: Recording, ranks: int) -> AlphaBeta | None:
 
 # -- measuring from outside the ranks
 
-Progress = Callable[[float, str], None]
-Stop = Callable[[], bool]
 _DEADLINE = partial(_validate.deadline, most=3600.0)
 
 _MOST_MEASURED = 64  # ranks

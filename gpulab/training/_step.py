@@ -470,12 +470,12 @@ def recomputed(model: Any) -> Iterator[None]:
         yield
 
 
-def explain(doing: str, error: Exception, options: Options | None = None) -> GpulabError:
-    """Return an error of one sentence for an exception from inside a step. If memory ran out, and
-    ``options`` are passed, it suggests options that take less.
+def explain(doing: str, error: Exception, options: Options) -> GpulabError:
+    """Return an error of one sentence for an exception from inside a step. If memory ran out, it
+    suggests options that take less.
     """
     ours = devices.translate(error, doing)
-    if isinstance(ours, OutOfMemoryError) and options is not None:
+    if isinstance(ours, OutOfMemoryError):
         size, parts = options.batch_size, 2 * options.accumulate
         ways = [
             *([f"batch_size={size // 2}"] if size > 1 else []),
