@@ -45,7 +45,7 @@ from gpulab.errors import (
     message_of,
 )
 from gpulab.evidence import Badge, Evidence, Note
-from gpulab.results import Result
+from gpulab.results import Result, note_rows
 from gpulab.timing.sampling import Progress, Stop
 from gpulab.timing.statistics import t_quantile
 from gpulab.training import backend_switches
@@ -436,8 +436,8 @@ class PipelineResult(Result):
             ("the accelerator waits", f"{self.stall_ratio:.0%}", both),
             ("images per second", self._rate, both),
             ("time to the first batch", format_seconds(self.startup_seconds), loading),
+            *note_rows(self.notes, 3),
         ]
-        rows += [(f"note: {note.code}", note.sentence, "") for note in self.notes]
         return (
             f"{plural(self.steps, 'step')} of {plural(self.batch_size, 'image')}, workers "
             f"{self.workers}",

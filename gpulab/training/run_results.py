@@ -735,6 +735,6 @@ class ScriptsResult(Result):
                 f"{self.accuracy_verdict}",
             ),
             *((f"objection {number}", text, "") for number, text in enumerate(self.objections, 1)),
-            *((f"note: {note.code}", note.sentence, "") for note in self.notes),
+            *note_rows(self.notes, 3),
         ]
         return (self.task, *self.names), rows
