@@ -17,6 +17,7 @@ import contextlib
 import linecache
 import re
 import sys
+import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -474,12 +475,13 @@ class _Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def on_host(self, x: Any) -> bool:
         """Whether this tensor was fetched to the host, or was computed from such tensors alone."""
-        return bool(self.fetched) and _is_strided(x) and _storage(x) in self.fetched
+        return bool(self.fetched) and x.layout is torch.strided and _storage(x) in self.fetched
 
     def mark(self, values: Any, host: bool) -> None:
         """Remember whether these tensors are on the host from now on."""
-        for x in filter(_is_strided, tensors_in(values)):
-            (self.fetched.add if host else self.fetched.discard)(_storage(x))
+        for x in tensors_in(values):
+            if x.layout is torch.strided:
+                (self.fetched.add if host else self.fetched.discard)(_storage(x))
 
     def asks_for_host(self, args: Any, kwargs: Any) -> bool:
         """Whether a call of ``.to`` is a fetch. Without an accelerator all tensors are on the CPU,
@@ -510,10 +512,6 @@ class _Waits(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.fetched and (inputs := tensors_in((args, kwargs))):
             self.mark(result, host=all(map(self.on_host, inputs)))
         return result
-
-
-def _is_strided(x: Any) -> bool:
-    return str(x.layout) == "torch.strided"
 
 
 def _storage(x: Any) -> Any:
@@ -555,13 +553,12 @@ def _of_arguments(name: str, args: Any, kwargs: Any) -> str:
     """Return why an operator that waits only with some arguments waits with these; "" if it does
     not.
     """
-    if name == "aten::index" or (
+    indexes = name == "aten::index" or (
         name == "aten::index_put_" and len(args) > 2 and args[2].numel() > 1
-    ):
-        # a boolean mask selects as many entries as are true
-        kinds = ("torch.bool", "torch.uint8")
-        if any(x is not None and str(x.dtype) in kinds for x in args[1]):
-            return "a mask: size depends on values"
+    )
+    # a boolean mask selects as many entries as are true
+    if indexes and any(x is not None and x.dtype in (torch.bool, torch.uint8) for x in args[1]):
+        return "a mask: size depends on values"
     if name == "aten::repeat_interleave" and kwargs.get("output_size") is None:
         return "size depends on values"
     return ""
@@ -571,8 +568,7 @@ def _learners_line() -> str | None:
     """Return the innermost line outside of PyTorch and gpulab; None where an optimizer of PyTorch
     reads its own counter.
     """
-    frame: Any = sys._getframe(2)
-    while frame is not None:
+    for frame, number in traceback.walk_stack(sys._getframe(2)):
         code = frame.f_code
         module = str(frame.f_globals.get("__name__", ""))
         if module.startswith("torch.optim") and code.co_name == "_get_value":
@@ -582,8 +578,7 @@ def _learners_line() -> str | None:
             "contextlib",
             "importlib",
         ) and not code.co_filename.startswith(_HERE):
-            source = linecache.getline(code.co_filename, frame.f_lineno, frame.f_globals).strip()
+            source = linecache.getline(code.co_filename, number, frame.f_globals).strip()
             name = "cell" if "ipykernel" in code.co_filename else Path(code.co_filename).name
-            return f"{name} line {frame.f_lineno}: {source}"
-        frame = frame.f_back
+            return f"{name} line {number}: {source}"
     return "not found"
