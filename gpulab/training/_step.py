@@ -28,13 +28,13 @@ from gpulab.training.run_results import Options
 
 # Name -> (dtype of autocast or None, dtype of the parameters or None). "float16" and "pure-float16"
 # need loss scaling.
-PRECISIONS: Mapping[str, tuple[str | None, str | None]] = {
+PRECISIONS: Mapping[str, tuple[torch.dtype | None, torch.dtype | None]] = {
     "float32": (None, None),
     "tf32": (None, None),
-    "bfloat16": ("bfloat16", None),
-    "float16": ("float16", None),
-    "pure-bfloat16": (None, "bfloat16"),
-    "pure-float16": (None, "float16"),
+    "bfloat16": (torch.bfloat16, None),
+    "float16": (torch.float16, None),
+    "pure-bfloat16": (None, torch.bfloat16),
+    "pure-float16": (None, torch.float16),
 }
 SCALED = ("float16", "pure-float16")
 LOADINGS = ("items", "batches", "resident")
@@ -278,9 +278,7 @@ class Step:
     ) -> None:
         self.job, self.model, self.notes = job, model, notes
         self.options, self.device = options, device
-        autocast, half = PRECISIONS[self.options.precision]
-        self.autocast_dtype = getattr(torch, autocast) if autocast else None
-        self.dtype = getattr(torch, half) if half else None
+        self.autocast_dtype, self.dtype = PRECISIONS[self.options.precision]
         self.memory_format = torch.channels_last if self.options.channels_last else None
         is_other = any(
             p.is_floating_point() and p.dtype != torch.float32 for p in model.parameters()
