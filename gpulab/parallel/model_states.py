@@ -123,7 +123,6 @@ OPTIMIZER_BYTES = {
     "sgd-momentum": (4, False),
 }
 _FLOAT, _COUNTER = 4, 4
-_SHARDED = ("zero2", "zero3")
 
 
 @dataclass(frozen=True)
@@ -265,7 +264,7 @@ def _held(shape: GptShape, strategy: str, ranks: int, rank: int) -> list[tuple[i
         layers = shape.layers // ranks + (rank < shape.layers % ranks)
         first, last = (first if rank == 0 else []), (last if rank == ranks - 1 else [])
     tensors = [*first, *(_layer(w) * layers), *last]
-    if strategy in _SHARDED:
+    if strategy in ("zero2", "zero3"):
         # contiguous shares of equal length; the last ones are padded, and padding has no optimizer
         # state
         shares = [(-(-rows // ranks), rows, rest) for rows, rest, _ in tensors]

@@ -82,15 +82,11 @@ class CollectiveCall(NamedTuple):
         size = (
             f" of {format_bytes(self.payload_bytes)} in {self.dtype}" if self.payload_bytes else ""
         )
-        peer = {
+        whom = {
             "send": f" to rank {self.root}",
             "recv": f" from {'any rank' if self.root is None else f'rank {self.root}'}",
-        }.get(self.name, "")
-        return (
-            f"{self.name}{size}{peer}"
-            if peer
-            else f"{self.name}{size} among ranks {', '.join(map(str, self.group))}"
-        )
+        }.get(self.name, f" among ranks {', '.join(map(str, self.group))}")
+        return f"{self.name}{size}{whom}"
 
 
 State = Literal["returned", "raised", "running", "died"]
