@@ -28,7 +28,7 @@ import statistics
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -747,11 +747,18 @@ class ModelledAccelerator:
 
     def spans(self, begin: float) -> list[StepSpan]:
         """Return the timetable's spans, in seconds since ``begin``."""
-        return [
-            StepSpan(kind, step, 0, one - begin, other - begin)
-            for step, (start, copied, end) in enumerate(self._plan)
-            for kind, one, other in (("copy", start, copied), ("compute", copied, end))
-        ]
+        return _spans(self._plan, begin)
+
+
+def _spans(times: Iterable[tuple[float, float, float]], begin: float) -> list[StepSpan]:
+    """Return an accelerator's spans in seconds since ``begin``, from the times at which each step
+    began, had its batch, and ended.
+    """
+    return [
+        StepSpan(kind, step, 0, one - begin, other - begin)
+        for step, (start, copied, end) in enumerate(times)
+        for kind, one, other in (("copy", start, copied), ("compute", copied, end))
+    ]
 
 
 _event: Any = partial(torch.cuda.Event, enable_timing=True)
@@ -801,16 +808,11 @@ class LiveAccelerator:
     def spans(self, begin: float) -> list[StepSpan]:
         """Return the spans that the events recorded, in seconds since ``begin``."""
         self.wait()
-        offset, made = self._begin_host - begin, []
-        for step, marks in enumerate(self._marks):
-            start, copied, end = (
-                offset + float(self._begin.elapsed_time(mark)) * 1e-3 for mark in marks
-            )
-            made += [
-                StepSpan("copy", step, 0, start, copied),
-                StepSpan("compute", step, 0, copied, end),
-            ]
-        return made
+        times = (
+            tuple(self._begin_host + self._begin.elapsed_time(mark) * 1e-3 for mark in marks)
+            for marks in self._marks
+        )
+        return _spans(times, begin)
 
 
 Accelerator = ModelledAccelerator | LiveAccelerator
