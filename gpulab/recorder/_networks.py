@@ -299,7 +299,7 @@ def _loop(device: Device, reads: bool) -> Work:
 
 
 def _batches() -> pipelines.BatchSet:
-    return pipelines.BatchSet(pipelines.jpegs(), _JPEG_BATCH, _JPEG_SIZE, _ENDLESS)
+    return pipelines.BatchSet(_JPEG_BATCH, _JPEG_SIZE, _ENDLESS)
 
 
 def _decode(device: Device) -> Work:

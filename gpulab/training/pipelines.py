@@ -58,10 +58,11 @@ _STEPS = partial(_validate.whole, low=2, high=1000)
 
 CLASSES = 10
 _QUALITY = 90  # what cameras and data sets use: a picture of 224 x 224 takes some twenty kilobytes
+_FILES, _SIDE = 64, 224  # number of different pictures, and the side of each in pixels
 _LEAST_AREA = 0.35  # share of the picture that a random crop keeps at least, so that crops vary
 
 
-def draw(label: int, side: int, seed: int) -> np.ndarray:
+def draw(label: int, seed: int) -> np.ndarray:
     """Return one picture: a grating whose direction depends on the class, in a random color, with
     coarse and fine noise.
 
@@ -69,44 +70,31 @@ def draw(label: int, side: int, seed: int) -> np.ndarray:
     ----------
     label : int
         0 to 9: the grating's direction in steps of 18 degrees.
-    side : int
-        Pixels.
     seed : int
 
     Returns
     -------
     ndarray
-        (side, side, 3), uint8.
+        (224, 224, 3), uint8.
     """
     random = np.random.default_rng(seed)
-    y, x = np.mgrid[0:side, 0:side] / side
+    y, x = np.mgrid[0:_SIDE, 0:_SIDE] / _SIDE
     angle = np.pi * label / CLASSES
     wave = np.sin(
         2 * np.pi * random.uniform(5, 9) * (x * np.cos(angle) + y * np.sin(angle))
         + random.uniform(0, 2 * np.pi)
     )
-    coarse = (
-        random.normal(size=(8, 8, 3))
-        .repeat(-(-side // 8), 0)
-        .repeat(-(-side // 8), 1)[:side, :side]
-    )
-    fine = random.normal(size=(side, side, 1))
+    coarse = random.normal(size=(8, 8, 3)).repeat(_SIDE // 8, 0).repeat(_SIDE // 8, 1)
+    fine = random.normal(size=(_SIDE, _SIDE, 1))
     picture = 128 + 45 * wave[..., None] * random.uniform(0.4, 1, size=3) + 18 * coarse + 10 * fine
     pixels: np.ndarray = np.clip(picture, 0, 255).astype(np.uint8)
     return pixels
 
 
-@functools.lru_cache(maxsize=4)
-def jpegs(count: int = 64, side: int = 224, seed: int = 0) -> tuple[tuple[bytes, int], ...]:
-    """Return JPEG files with their classes; the same ones for the same seed, and encoded only once.
-
-    Parameters
-    ----------
-    count : int
-        Different pictures; a training that needs more reads them again, as a second epoch would.
-    side : int
-        Pixels of the square picture.
-    seed : int
+@functools.cache
+def jpegs() -> tuple[tuple[bytes, int], ...]:
+    """Return 64 JPEG files with their classes: always the same ones, and encoded only once. A
+    training that needs more reads them again, as a second epoch would.
 
     Returns
     -------
@@ -116,11 +104,9 @@ def jpegs(count: int = 64, side: int = 224, seed: int = 0) -> tuple[tuple[bytes,
     from PIL import Image  # which a bare GPU machine may lack; only the pictures need it
 
     files = []
-    for k in range(count):
+    for k in range(_FILES):
         file = io.BytesIO()
-        Image.fromarray(draw(k % CLASSES, side, seed * 1_000_003 + k)).save(
-            file, "JPEG", quality=_QUALITY
-        )
+        Image.fromarray(draw(k % CLASSES, k)).save(file, "JPEG", quality=_QUALITY)
         files.append((file.getvalue(), k % CLASSES))
     return tuple(files)
 
@@ -160,7 +146,6 @@ class BatchSet:
 
     Parameters
     ----------
-    files : sequence of (bytes, int)
     batch_size, size : int
         Images in a batch; pixels of each.
     batches : int
@@ -168,21 +153,9 @@ class BatchSet:
         Of the crops, together with the batch's number: the order of the work changes nothing.
     """
 
-    def __init__(
-        self,
-        files: Sequence[tuple[bytes, int]],
-        batch_size: int,
-        size: int,
-        batches: int,
-        seed: int = 0,
-    ) -> None:
-        self.files, self.batch_size, self.size, self.batches, self.seed = (
-            files,
-            batch_size,
-            size,
-            batches,
-            seed,
-        )
+    def __init__(self, batch_size: int, size: int, batches: int, seed: int = 0) -> None:
+        self.batch_size, self.size, self.batches, self.seed = batch_size, size, batches, seed
+        self.files = jpegs()
 
     def __len__(self) -> int:
         return self.batches
@@ -690,7 +663,6 @@ def replay(
 # for a small batch on a fast GPU.
 STEP_SECONDS = 0.02
 _LINK = "pcie4-x16"
-_FILES, _SIDE = 64, 224  # number of different pictures, and the side of each in pixels
 # A worker that delivers nothing for this long is considered hung; the longest batch on a slow
 # machine takes a few seconds.
 _TIMEOUT_SECONDS = 60.0
@@ -903,7 +875,7 @@ def pipeline(
     seconds = STEP_SECONDS if step_seconds is None else step_seconds
     nbytes = batch_size * 3 * image_size**2
     _check_shared(nbytes, workers, prefetch)
-    data = BatchSet(jpegs(_FILES, _SIDE), batch_size, image_size, steps, seed)
+    data = BatchSet(batch_size, image_size, steps, seed)
     with devices.guard(
         f"pipeline: {batch_size} images of {image_size} x {image_size} on {where.name}"
     ):
@@ -1023,8 +995,8 @@ def drive(
     *,
     steps: int,
     read_loss: bool,
-    progress: Progress = _validate.nothing,
-    stop: Stop = _validate.nothing,
+    progress: Progress,
+    stop: Stop,
 ) -> list[tuple[int, float, float]]:
     """Run the training loop: take a batch, pass it on, wait where the loss is read.
 
