@@ -239,8 +239,7 @@ def verdict_of(interval: Interval, tolerance: float) -> str:
 
 def format_accuracy(accuracy: Accuracy) -> str:
     """Return an accuracy with its interval: "99.2 % [98.0 %, 99.7 %]"."""
-    low, high = accuracy.interval
-    return f"{100 * accuracy.ratio:.1f} % [{100 * low:.1f} %, {100 * high:.1f} %]"
+    return f"{_percent(accuracy.ratio)} {format_interval(accuracy.interval, _percent)}"
 
 
 def format_rate(rate: float, interval: Interval | None) -> str:
@@ -309,6 +308,11 @@ def format_points(difference: float) -> str:
     """
     points = round(100 * difference, 1)
     return f"{points:+.1f}" if points else "0.0"
+
+
+def format_change(difference: float, interval: Interval) -> str:
+    """Return a difference of accuracies with its interval: "+1.8 points [+0.5, +3.1]"."""
+    return f"{format_points(difference)} points {format_interval(interval, format_points)}"
 
 
 def _percent(ratio: float) -> str:
@@ -407,11 +411,8 @@ class Learned(NamedTuple):
     verdict: str
 
     def __str__(self) -> str:
-        low, high = map(format_points, self.interval)
-        return (
-            f"{100 * self.accuracy.mean:.1f} % ({format_points(self.difference)} points [{low}, "
-            f"{high}]): {self.verdict}"
-        )
+        change = format_change(self.difference, self.interval)
+        return f"{_percent(self.accuracy.mean)} ({change}): {self.verdict}"
 
 
 class Rung(NamedTuple):
@@ -564,7 +565,7 @@ class LadderResult(Result):
         """Return the script, one row a technique, the combination and the product, then the
         techniques left out, with the reason.
         """
-        mean = "" if self.start_accuracy is None else f"{100 * self.start_accuracy.mean:.1f} %"
+        mean = "" if self.start_accuracy is None else _percent(self.start_accuracy.mean)
         rows = [
             ("the script", _rate(self.start), "", "", "", mean),
             *(
@@ -672,6 +673,10 @@ class ScriptsResult(Result):
     environment: Environment
 
     @property
+    def _change(self) -> str:
+        return format_change(self.accuracy_difference, self.accuracy_interval)
+
+    @property
     def accuracy_verdict(self) -> str:
         """The conclusion that the interval allows: "kept", "lost" or "not decided"."""
         return verdict_of(self.accuracy_interval, self.tolerance)
@@ -684,10 +689,8 @@ class ScriptsResult(Result):
             (self.samples[1] < self.samples[0], trains_less(self.names, self.samples)),
             (
                 self.accuracy_verdict == "lost",
-                f"The model of {self.names[1]} is less accurate: "
-                f"{format_points(self.accuracy_difference)} points "
-                f"[{', '.join(map(format_points, self.accuracy_interval))}]. A speed-up must not "
-                "cost accuracy.",
+                f"The model of {self.names[1]} is less accurate: {self._change}. A speed-up must "
+                "not cost accuracy.",
             ),
             (
                 no_interval,
@@ -710,9 +713,7 @@ class ScriptsResult(Result):
             return self.objections[0]
         return (
             f"{self.names[1]} has a speed-up of {self.gain} over {self.names[0]} on the same "
-            f"samples, and the accuracy is {self.accuracy_verdict} "
-            f"({format_points(self.accuracy_difference)} points "
-            f"[{', '.join(map(format_points, self.accuracy_interval))}])."
+            f"samples, and the accuracy is {self.accuracy_verdict} ({self._change})."
         )
 
     def __repr__(self) -> str:
@@ -725,15 +726,9 @@ class ScriptsResult(Result):
         rows = [
             (f"time for {self.timed_items:,} items", *map(format_seconds, self.seconds)),
             ("samples through the model", *(f"{count:,}" for count in self.samples)),
-            ("accuracy on the test", *(f"{100 * one.mean:.1f} %" for one in self.accuracy)),
+            ("accuracy on the test", *(_percent(one.mean) for one in self.accuracy)),
             ("speed-up of the second", "", f"{self.gain}: {self.gain.verdict}"),
-            (
-                "accuracy, second minus first",
-                "",
-                f"{format_points(self.accuracy_difference)} points "
-                f"[{', '.join(map(format_points, self.accuracy_interval))}]: "
-                f"{self.accuracy_verdict}",
-            ),
+            ("accuracy, second minus first", "", f"{self._change}: {self.accuracy_verdict}"),
             *((f"objection {number}", text, "") for number, text in enumerate(self.objections, 1)),
             *note_rows(self.notes, 3),
         ]
