@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import math
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -73,43 +74,40 @@ class Meter:
         self.total_seconds = 0.0
         self.peak_bytes: int | None = None
         self.by_category: dict[str, int] = {}
-        self._phases, self._pending = (dict.fromkeys(PHASES, 0.0) for _ in range(2))
-        self._parted_steps, self._parting, self._last = 0, False, 0.0
+        self._phases = dict.fromkeys(PHASES, 0.0)
+        self._parted_steps, self._parting = 0, False
+        self._marks: list[tuple[str, float]] = []  # what ended when, in this stretch of steps
 
     def begin(self, parting: bool) -> None:
         """Begin a stretch of steps; with ``parting``, or on a CPU, their parts are timed."""
         self._parting = parting or self.device.is_cpu
-        self._pending = dict.fromkeys(PHASES, 0.0)
         self.device.synchronize()
-        self._last = self._begun = self.clock()
+        self._marks = [("", self.clock())]
 
     def mark(self, phase: str) -> None:
         """Mark that a part of a step has just been queued. If parts are timed, wait for the device
-        and add the part's time.
+        and note when the part ended.
         """
         if self._parting:
             self.device.synchronize()
-            now = self.clock()
-            self._pending[phase] += now - self._last
-            self._last = now
+            self._marks.append((phase, self.clock()))
 
     def end(self, steps: int, *, first: bool, counts: bool) -> None:
         """End a stretch of ``steps`` steps; ``counts`` is whether its times are used as samples of
         the speed.
         """
         self.device.synchronize()
-        now = self.clock()
-        seconds = now - self._begun
+        self._marks.append(("other", self.clock()))
+        seconds = self._marks[-1][1] - self._marks[0][1]
         self.total_seconds += seconds
         if first:
             self.first_step_seconds = seconds / steps
         if not counts:
             return
         if self._parting:
-            self._pending["other"] += now - self._last
             self._parted_steps += steps
-            for phase, value in self._pending.items():
-                self._phases[phase] += value
+            for (_, begin), (phase, end) in itertools.pairwise(self._marks):
+                self._phases[phase] += end - begin
         if not self._parting or self.device.is_cpu:
             self.step_seconds.append(seconds / steps)
 
