@@ -336,7 +336,7 @@ def _lanes(rank: int, note: RankNotes, arrivals: Sequence[float], zero: float) -
     the last rank that the call needs had entered it.
     """
     spans: list[RankSpan] = []
-    moving: list[Interval] = []
+    taken: list[Interval] = []  # by communication, or by a wait
     for call, arrival in zip(note.calls, arrivals, strict=True):
         # A work reports its end on another thread, sometimes only after the wait for it has
         # returned.
@@ -347,7 +347,7 @@ def _lanes(rank: int, note: RankNotes, arrivals: Sequence[float], zero: float) -
         # A short message is sent before its receiver asks for it: the system buffers it.
         sent_ahead = call.name == "send" and arrival > end
         begin = call.begin_seconds if sent_ahead else min(max(call.begin_seconds, arrival), end)
-        moving.append((begin, end))
+        taken.append((begin, end))
         spans.append(
             RankSpan(rank, "communication", call.name, begin - zero, end - zero, call.payload_bytes)
         )
@@ -361,7 +361,6 @@ def _lanes(rank: int, note: RankNotes, arrivals: Sequence[float], zero: float) -
         if call.begin_seconds <= moment
     }
     stood += [(call.begin_seconds, moment, call.name) for moment, call in last_before.items()]
-    taken = list(moving)
     for begin, end, name in sorted(stood):
         # time that two waits share counts only for the first
         for piece in _without((begin, end), taken):
