@@ -119,8 +119,7 @@ class Profile(Result):
         """
         whole = sum(end - start for start, end in self.steps)
         calls = [s for s in self.spans if s.lane == "host" and s.depth == 0]
-        pieces = union((span.start_seconds, span.end_seconds) for span in calls)
-        busy = sum(overlap(pieces, step) for step in self.steps)
+        busy = sum(covered(calls, step) for step in self.steps)
         return 1.0 - (busy / whole if whole > 0 else 0.0)
 
     def __repr__(self) -> str:
@@ -157,20 +156,15 @@ class Profile(Result):
         return headers[:columns], [row[:columns] for row in rows]
 
 
-def union(pieces: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Merge intervals that overlap; return them in order."""
-    merged: list[tuple[float, float]] = []
-    for start, end in sorted(pieces):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
-        else:
-            merged.append((start, end))
-    return merged
-
-
-def overlap(pieces: Iterable[tuple[float, float]], window: tuple[float, float]) -> float:
-    """Return how much of a window the pieces, which do not overlap each other, cover."""
-    return sum(max(0.0, min(end, window[1]) - max(start, window[0])) for start, end in pieces)
+def covered(spans: Iterable[Any], window: tuple[float, float]) -> float:
+    """Return how many seconds of a window some spans cover (of ``Profile`` or of
+    ``PipelineResult``). They are in the order of their starts, and may overlap each other.
+    """
+    seconds, (reached, last) = 0.0, window
+    for span in spans:
+        seconds += max(0.0, min(span.end_seconds, last) - max(span.start_seconds, reached))
+        reached = max(reached, span.end_seconds)
+    return seconds
 
 
 def profile(profiler: Any, *, label: str = "the training", device: Any = None) -> Profile:

@@ -49,6 +49,7 @@ from gpulab.results import Result, note_rows
 from gpulab.timing.sampling import Progress, Stop
 from gpulab.timing.statistics import t_quantile
 from gpulab.training import backend_switches
+from gpulab.training._profile import covered
 from gpulab.units import format_bytes, format_seconds, plural
 
 # checks the seconds of one batch: as long as a course can wait
@@ -358,11 +359,7 @@ class PipelineResult(Result):
         if self.stall_ratio < BUSY_STALL_RATIO:
             return "compute"
         copies = self.lane("copy")
-        copying = sum(
-            max(0.0, min(end, span.end_seconds) - max(start, span.start_seconds))
-            for start, end in self.gaps
-            for span in copies
-        )
+        copying = sum(covered(copies, gap) for gap in self.gaps)
         return "copy" if copying > self.stall_seconds / 2 else "data"
 
     @property
