@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from gpulab import _interrupts, _validate, devices
-from gpulab.errors import GpulabError, InputError, StoppedError, kind_of
+from gpulab.errors import GpulabError, StoppedError
 from gpulab.evidence import Evidence, Note
 from gpulab.memory.step_memory import StorageTracker, tensors_in
 from gpulab.memory.training_step import optimizer_seen
@@ -203,11 +203,13 @@ class Run:
     ) -> None:
         self.task = find_task(task)
         read_clock = time.perf_counter if clock is None else _validate.clock("fit", "clock", clock)
-        if model is not None and not isinstance(model, torch.nn.Module):
-            raise InputError(
-                f"fit: model is {kind_of(model)}; expected a torch.nn.Module or None. Pass "
-                "task.make_model(seed)."
-            )
+        _validate.instance(
+            "fit",
+            "model",
+            model,
+            torch.nn.Module | None,
+            "a torch.nn.Module or None. Pass task.make_model(seed).",
+        )
         self.options, self.device, make, self.notes = settle(self.task, device, options)
         self._own_optimizer = callable(options.get("optimizer"))
         self.model = self.task.make_model(self.options.seed) if model is None else model
