@@ -58,8 +58,6 @@ _PACKAGE = f"{Path(__file__).parents[1]}{os.sep}"
 # an interrupt that has not ended a rank's collective after this time never will
 _FREE_AFTER_SECONDS = 0.5
 
-Address = tuple[Any, Any]
-
 
 class Agent:
     """The thread of one engine, and what it knows of the call in progress."""
@@ -67,7 +65,7 @@ class Agent:
     def __init__(self) -> None:
         self.call: Any = None  # the Observer of the call in progress
         self.publisher: Any = None
-        self.keep: frozenset[Address] = frozenset()
+        self.keep: frozenset[tuple[Any, Any]] = frozenset()  # both addresses of connections
         self.freed = False
         self.lets_in = False  # whether a SIGINT raises KeyboardInterrupt now
         # after an interrupt: when to free the rank; infinity once this time has come in a call
