@@ -146,7 +146,8 @@ class Function:
 
     def _types_of(self, variables: dict[str, Any]) -> _types.JoinTypes:
         """Return the types of the joins for these arguments."""
-        nodes = self.source.text.tree.args.args if self._joins.of else []
+        given = self.source.text.tree.args
+        nodes = [*given.posonlyargs, *given.args] if self._joins.of else []
         key = tuple([_expressions.type_of(variables[node.arg]) for node in nodes])
         found = self._types.get(key)
         if found is None:
