@@ -203,8 +203,10 @@ class Translator:
         """Return the number (or tuple) that numba knows when it compiles; for a variable that is
         assigned only once, that of its value. Return ``UNKNOWN`` otherwise.
         """
-        given = self.source.text.given_once.get(getattr(node, "id", ""))
-        return self.number(node) if given is None else self.literal(given)
+        given = self.source.text.given_once
+        for _ in given:  # no more steps than names: `n = n` leads nowhere
+            node = given.get(getattr(node, "id", ""), node)
+        return self.number(node)
 
     def is_place(self, node: ast.expr) -> bool:
         """Return whether an expression is a thread position, such as ``cuda.threadIdx.x``, or a
