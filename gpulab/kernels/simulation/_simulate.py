@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import enum
+import functools
 import math
 import types
 import weakref
@@ -26,7 +27,7 @@ from gpulab.kernels._arguments import (
     checked_extents,
     same_memory,
 )
-from gpulab.kernels._host import DeviceArray
+from gpulab.kernels._host import DEVICE, DeviceArray
 from gpulab.kernels.simulation import (
     _expressions,
     _geometry,
@@ -47,6 +48,7 @@ from gpulab.kernels.simulation.source import (
     read_source,
     signatures_of,
 )
+from gpulab.models import occupancy
 from gpulab.units import plural
 
 # -------------------------------------------------------------------------------------------------
@@ -350,15 +352,10 @@ _BYTES_TO_KEEP = 1 << 24
 # seconds with few lanes), and how much a statement of a lane that runs alone counts by default: it
 # takes that much less time (measured).
 _MOST_STEPS, _STEPS_OF_A_STATEMENT_ALONE = 2_000_000, 1 / 200
-# What is resident at once on an H100 SXM or H200. Source: NVIDIA H100 Tensor Core GPU Architecture
-# white paper, and CUDA C++ Programming Guide 13.0, technical specifications of compute capability
-# 9.0.
-_MULTIPROCESSORS, _BLOCKS_OF_A_MULTIPROCESSOR, _LANES_OF_A_MULTIPROCESSOR = 132, 32, 2048
-_SHARED_OF_A_MULTIPROCESSOR, _SHARED_OF_THE_SYSTEM = 228 * 1024, 1024
 # The lanes that run together: enough that NumPy's overhead per call does not matter, few enough for
 # the caches. They are as many as a GPU has resident, so that most blocks that wait for each other
 # can do so in lockstep.
-_LANES_AT_ONCE = _MULTIPROCESSORS * _LANES_OF_A_MULTIPROCESSOR
+_LANES_AT_ONCE = DEVICE.MULTIPROCESSOR_COUNT * DEVICE.MAX_THREADS_PER_MULTIPROCESSOR
 
 # The call that makes the barrier of a grid, and all calls that order blocks.
 _GRID_BARRIER = "cuda.cg.this_grid"
@@ -690,14 +687,14 @@ def _run(
     return shared_bytes
 
 
+@functools.cache
 def resident_blocks(block_bytes: int, threads: int) -> int:
-    """Return how many blocks of so many threads are resident at once on an H100 or H200."""
-    each = min(
-        _BLOCKS_OF_A_MULTIPROCESSOR,
-        _LANES_OF_A_MULTIPROCESSOR // (-(-threads // _geometry.WARP) * _geometry.WARP),
-        _SHARED_OF_A_MULTIPROCESSOR // (block_bytes + _SHARED_OF_THE_SYSTEM),
-    )
-    return _MULTIPROCESSORS * max(each, 1)
+    """Return how many blocks of so many threads are resident at once on an H100 or H200, whatever
+    registers they take.
+    """
+    # a kernel whose arrays are too large is refused when it makes them
+    each = occupancy(threads, 0, min(block_bytes, MOST_SHARED_BYTES), "9.0")
+    return DEVICE.MULTIPROCESSOR_COUNT * each.blocks_per_sm
 
 
 def _bytes_of_arrays(program: Program, launch: Launch, width: int) -> int:
