@@ -35,18 +35,18 @@ class Rung:
         ``extents(n)`` returns grid and block for the size.
     make : callable
         ``make(n, rng)`` returns the kernel's arguments.
-    result : int
-        Which argument the kernel fills.
     expected : callable
         Takes the arguments as they were before the launch; returns the values that the kernel
         should write into the argument ``result``, computed by NumPy, real numbers in float64.
     sizes : tuple of int
         The first is for the microscope, the later ones fill a GPU.
+    flops, nbytes : callable
+        ``flops(n)``: operations; ``nbytes(n)``: bytes that must be read and written at least once.
+    result : int
+        Which argument the kernel fills.
     multiple : int
         Every size must be a multiple of this number; above 1, the kernel has no guard for partial
         blocks.
-    flops, nbytes : callable
-        ``flops(n)``: operations; ``nbytes(n)``: bytes that must be read and written at least once.
     tolerance : float
         Largest allowed difference between result and ``expected``, relative to the largest value
         of ``expected``; it leaves room for float32 sums of n terms.
@@ -64,12 +64,12 @@ class Rung:
     kernel: Any = field(repr=False)
     extents: Callable[[int], Extents] = field(repr=False)
     make: Callable[[int, np.random.Generator], tuple[Any, ...]] = field(repr=False)
-    result: int = field(repr=False)
     expected: Callable[..., np.ndarray] = field(repr=False)
     sizes: tuple[int, ...]
-    multiple: int = field(repr=False)
     flops: Callable[[int], float] = field(repr=False)
     nbytes: Callable[[int], float] = field(repr=False)
+    result: int = field(repr=False, default=1)
+    multiple: int = field(repr=False, default=1)
     tolerance: float = field(repr=False, default=1e-5)
     source: str = field(repr=False, default="")
     options: tuple[tuple[str, ...], ...] = field(repr=False, default=())
@@ -113,19 +113,10 @@ def checked_size(rung: Rung, n: object) -> int:
     return int(n)
 
 
-def _family(
-    name: str,
-    *rungs: tuple[Any, ...],
-    make: Callable[[int, np.random.Generator], tuple[Any, ...]],
-    expected: Callable[..., np.ndarray],
-    sizes: tuple[int, ...],
-    flops: Callable[[int], float],
-    nbytes: Callable[[int], float],
-    result: int = 1,
-    tolerance: float = 1e-5,
-) -> list[Rung]:
+def _family(name: str, *rungs: tuple[Any, ...], **common: Any) -> list[Rung]:
     """Return the rungs of a ladder. Each of ``rungs`` is (form, summary, kernel, extents), and a
-    fifth entry where sizes must be multiples of a number.
+    fifth entry where sizes must be multiples of a number; ``common`` are the fields that are the
+    same in all of them.
     """
     return [
         Rung(
@@ -134,22 +125,16 @@ def _family(
             summary,
             kernel,
             extents,
-            make,
-            result,
-            expected,
-            sizes,
-            multiple[0] if multiple else 1,
-            flops,
-            nbytes,
-            tolerance,
+            multiple=multiple[0] if multiple else 1,
+            **common,
         )
         for form, summary, kernel, extents, *multiple in rungs
     ]
 
 
-def _blocks(each: int, block: int = _BLOCK) -> Callable[[int], Extents]:
+def _blocks(each: int) -> Callable[[int], Extents]:
     """Return the ``extents`` of a kernel whose threads each take ``each`` elements."""
-    return lambda n: (-(-n // (each * block)), block)
+    return lambda n: (-(-n // (each * _BLOCK)), _BLOCK)
 
 
 def _tiles(side: int, block: Any) -> Callable[[int], Extents]:
