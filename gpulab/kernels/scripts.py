@@ -39,7 +39,7 @@ from gpulab.kernels.simulation._simulate import (
     simulate,
 )
 from gpulab.kernels.simulation.report import Counts, Finding, Simulation
-from gpulab.kernels.simulation.source import plain_function, signatures_of
+from gpulab.kernels.simulation.source import NUMBA_TYPES, plain_function, signatures_of
 from gpulab.results import Result, text_table
 from gpulab.units import plural
 
@@ -493,11 +493,8 @@ def _replaced() -> Iterator[None]:
             _put_modules(stack)
             yield
             return
-        host, names = {**_host.HOST_API, "jit": jit}, vars(cuda)
-        for name in host.keys() - names.keys():
-            stack.callback(names.pop, name, None)
-        stack.callback(names.update, {name: names[name] for name in host if name in names})
-        names.update(host)
+        for name, value in {**_host.HOST_API, "jit": jit}.items():
+            _put(stack, cuda, name, value)
         if hasattr(numba, "vectorize"):  # missing where only numba-cuda is installed
             from numba.cuda import random
 
@@ -547,16 +544,6 @@ def _as_simulated(method: Callable[..., Any]) -> Callable[..., Any]:
 _kernels: weakref.WeakKeyDictionary[Any, Kernel] = weakref.WeakKeyDictionary()  # by Numba's kernel
 
 
-_TYPES = (
-    *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
-    *("float16", "float32", "float64", "complex64", "complex128", "bool_"),
-)
-_OTHER_NAMES = {
-    **{"boolean": "bool_", "intp": "int64", "uintp": "uint64", "intc": "int32", "byte": "uint8"},
-    **{f"{np.dtype(name).kind}{np.dtype(name).itemsize}": name for name in _TYPES},
-}
-
-
 def _put_modules(stack: contextlib.ExitStack) -> None:
     """Add modules that replace Numba's where these are missing, and remove them at the end."""
     parts = (
@@ -565,8 +552,9 @@ def _put_modules(stack: contextlib.ExitStack) -> None:
     )
     modules = {f"numba{part}": types.ModuleType(f"numba{part}") for part in parts}
     modules["numba.cuda.random"] = _random
-    names = {name: NumberType(name) for name in (*_TYPES, "void")}
-    names |= {alias: names[name] for alias, name in _OTHER_NAMES.items()}
+    made = functools.cache(NumberType)  # the names of one type stand for the same object
+    names = {name: made(kind) for name, kind in NUMBA_TYPES.items() if name != "bool"}
+    names["void"] = made("void")
     for name in ("numba", "numba.types", "numba.core.types", "numba.cuda", "numba.cuda.types"):
         vars(modules[name]).update(names)
     vars(modules["numba"]).update(

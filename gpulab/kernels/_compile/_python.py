@@ -39,7 +39,7 @@ from gpulab.errors import (
 from gpulab.kernels._arguments import array_of_tensor, check_array, check_count, described_array
 from gpulab.kernels._compile import _cuda
 from gpulab.kernels._compile._cuda import CompiledModule, checked_arch, facts_of
-from gpulab.kernels.simulation.source import plain_function
+from gpulab.kernels.simulation.source import cells_of, plain_function
 
 # -------------------------------------------------------------------------------------------------
 # A kernel, Numba, and the names from outside that the kernel uses.
@@ -103,15 +103,10 @@ def named(function: types.FunctionType) -> dict[str, Any]:
         for name in _global_names(function.__code__)
         if name in function.__globals__
     }
-    for name, cell in _cells(function).items():
+    for name, cell in cells_of(function).items():
         with contextlib.suppress(ValueError):  # it has no value yet
             found[name] = cell.cell_contents
     return found
-
-
-def _cells(function: types.FunctionType) -> dict[str, types.CellType]:
-    """Return a function's closure cells, by the names of the variables."""
-    return dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
 
 
 def _global_names(code: types.CodeType) -> Iterator[str]:
@@ -196,7 +191,7 @@ def with_device_functions(
         return function
     cells = [
         types.CellType(changed[name]) if name in changed else cell
-        for name, cell in _cells(function).items()
+        for name, cell in cells_of(function).items()
     ]
     names = {**function.__globals__, **changed}
     copy = types.FunctionType(

@@ -61,11 +61,7 @@ class Text:
     @functools.cached_property
     def stores(self) -> list[ast.Name]:
         """Return where a variable is given a value."""
-        return [
-            node
-            for node in self.nodes
-            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
-        ]
+        return _types.names_of(self.nodes, ast.Store)
 
     @functools.cached_property
     def local_names(self) -> set[str]:
@@ -332,6 +328,11 @@ def plain_function(kernel: Any) -> Any:
     return kernel
 
 
+def cells_of(function: types.FunctionType) -> dict[str, types.CellType]:
+    """Return a function's closure cells, by the names of the variables."""
+    return dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+
+
 def _text_around(code: types.CodeType, lines: list[str]) -> list[str]:
     """Return the lines of the text in which a function was defined: its file, its cell, or the text
     that was passed to ``exec``.
@@ -369,8 +370,7 @@ def read_source(kernel: Any, offset: int = 0) -> Source:
             "function itself, not its call."
         )
     name, code, names = function.__name__, function.__code__, function.__globals__
-    closure = dict(zip(code.co_freevars, function.__closure__ or (), strict=True))
-    known = _texts.get(code)
+    closure, known = cells_of(function), _texts.get(code)
     # codes of two files may be equal, though their texts differ in a comment
     if known is not None and known[2][0] == code.co_filename:
         source = Source(name, *known[:2], code, names, closure, *known[2:])
@@ -479,7 +479,8 @@ _TYPES = (
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "bool"),
     *("float16", "float32", "float64", "complex64", "complex128"),
 )
-_NUMBA_TYPES = {
+# Name of a number type in numba -> NumPy's name.
+NUMBA_TYPES = {
     **{name: name for name in _TYPES},
     **{np.dtype(name).str[1:]: name for name in _TYPES},  # such as f4
     **{"boolean": "bool", "bool_": "bool", "intp": "int64", "uintp": "uint64", "intc": "int32"},
@@ -646,8 +647,8 @@ def meaning_of(found: Any) -> Any:
 def _member(owner: str, attribute: str) -> Any:
     if owner in ("numba", "cuda") and attribute in _PARTS:
         return Intrinsic(_PARTS[attribute])
-    if owner in ("numba", "np", "cuda") and attribute in _NUMBA_TYPES:
-        return np.dtype(_NUMBA_TYPES[attribute])
+    if owner in ("numba", "np", "cuda") and attribute in NUMBA_TYPES:
+        return np.dtype(NUMBA_TYPES[attribute])
     if owner in ("math", "np") and attribute in ("pi", "e", "inf", "nan", "tau", "newaxis"):
         return getattr(math if owner == "math" else np, attribute)
     return Intrinsic(f"{owner}.{attribute}")
@@ -680,6 +681,6 @@ def dtype_of(found: Any) -> np.dtype | None:
         return of_record
     if module.startswith(_OURS):
         name = getattr(found, "name", None)
-    if isinstance(name, str) and name in _NUMBA_TYPES:
-        return np.dtype(_NUMBA_TYPES[name])
+    if isinstance(name, str) and name in NUMBA_TYPES:
+        return np.dtype(NUMBA_TYPES[name])
     return None
