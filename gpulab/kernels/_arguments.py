@@ -21,6 +21,10 @@ _MOST_BLOCK = (1024, 1024, 64)
 _MOST_GRID = (2**31 - 1, 65535, 65535)
 # The most shared memory that a block can request on any GPU (compute capability 9.0 and 10.0).
 MOST_SHARED_BYTES = 227 * 1024
+# The most shared memory of a fixed shape, and the most of a block in all unless the kernel's limit
+# is raised (cudaFuncAttributeMaxDynamicSharedMemorySize). Source: CUDA C++ Programming Guide 13.0,
+# on compute capability 8.x and later.
+UNASKED_SHARED_BYTES = 48 * 1024
 _KINDS = "biufc"
 
 

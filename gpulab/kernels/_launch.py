@@ -31,6 +31,7 @@ from gpulab.errors import (
 )
 from gpulab.kernels._arguments import (
     MOST_SHARED_BYTES,
+    UNASKED_SHARED_BYTES,
     Extent,
     array_of_tensor,
     check_array,
@@ -50,10 +51,6 @@ from gpulab.kernels.simulation._simulate import program_of
 from gpulab.units import plural
 
 _NUMBERS = (bool, int, float, complex, np.number, np.bool_)
-# Shared memory that a block can have unless the kernel's limit is raised
-# (cudaFuncAttributeMaxDynamicSharedMemorySize). Source: CUDA C++ Programming Guide 13.0, on compute
-# capability 8.x and later. numba-cuda 0.30 cannot raise it: its issue 94.
-UNASKED_SHARED_BYTES = 48 * 1024
 
 
 @dataclass(frozen=True)
@@ -263,6 +260,7 @@ def _python_launcher(
         static, written = program.static_shared_bytes, program.written
     except KernelError:  # the microscope cannot read it; it may still be launched
         static, written = 0, set()
+    # numba-cuda 0.30 cannot raise the limit: its issue 94
     if dynamic_shared_bytes and static + dynamic_shared_bytes > UNASKED_SHARED_BYTES:
         beside = f" beside the {static:,} bytes of its other shared arrays" if static else ""
         raise InputError(

@@ -396,7 +396,7 @@ def _reduction(call: Call, frame: Frame, mask: Mask, found: Any) -> Any:
     """Return a sum, a largest element and the like, of an array or a tuple."""
     name = call.name.rpartition(".")[2]
     parts = found if isinstance(found, tuple) else ()
-    if isinstance(found, (_memory.View, _memory.Choice)) and found.dtype.kind in "biufc":
+    if isinstance(found, _memory.ARRAYS) and found.dtype.kind in "biufc":
         each = [*_memory.elements(found, mask)]
         call.expect(
             all(some is mask for _, some in each), "an array that is as long in all threads"
@@ -467,8 +467,8 @@ for _alias, _name in _ALIASES.items():
 Functions = dict[str, Callable[..., Any]]
 
 
-def _of_module(module: Any, names: str) -> Functions:
-    return {name: getattr(module, name) for name in names.split()}
+def _of_numpy(names: str) -> Functions:
+    return {name: getattr(np, name) for name in names.split()}
 
 
 def _known(module: Any, functions: Functions) -> Functions:
@@ -491,11 +491,9 @@ def _fixed(dtype: np.dtype) -> Rule:
 
 
 _UNARY: Functions = {
-    **_of_module(np, "sqrt exp expm1 log log2 log10 log1p sin cos tan sinh cosh tanh ceil floor"),
-    **_of_module(np, "trunc fabs exp2 cbrt radians degrees deg2rad rad2deg arcsin arccos arctan"),
-    **_of_module(np, "arcsinh arccosh arctanh"),
-    **{f"a{name}": getattr(np, f"arc{name}") for name in ("sin", "cos", "tan")},
-    **{f"a{name}": getattr(np, f"arc{name}") for name in ("sinh", "cosh", "tanh")},
+    **_of_numpy("sqrt exp expm1 log log2 log10 log1p sin cos tan sinh cosh tanh ceil floor"),
+    **_of_numpy("trunc fabs exp2 cbrt radians degrees deg2rad rad2deg arcsin arccos arctan"),
+    **_of_numpy("arcsinh arccosh arctanh asin acos atan asinh acosh atanh"),
     **{"erf": _special(math.erf), "erfc": _special(math.erfc)},
     **{"lgamma": _special(math.lgamma, lambda _: math.inf)},
     # at 0 an infinity with the sign of the 0, at its other poles nan
@@ -503,11 +501,10 @@ _UNARY: Functions = {
         math.gamma, lambda value: math.copysign(math.inf, value) if value == 0 else math.nan
     ),
 }
-_TESTS = _of_module(np, "isnan isinf isfinite")
-_PAIRS = _of_module(np, "fmod copysign")
+_TESTS = _of_numpy("isnan isinf isfinite")
+_PAIRS = _of_numpy("fmod copysign")
 _POWERS: Functions = dict.fromkeys(("pow", "power", "float_power"), np.power)
-_BINARY: Functions = _of_module(np, "arctan2 hypot nextafter") | {
-    "atan2": np.arctan2,
+_BINARY: Functions = _of_numpy("arctan2 atan2 hypot nextafter") | {
     "remainder": _special(math.remainder),
 }
 _OPERATORS = {
@@ -515,7 +512,7 @@ _OPERATORS = {
     **{"floordiv": ast.FloorDiv, "pow": ast.Pow, "and": ast.BitAnd, "or": ast.BitOr},
     **{"xor": ast.BitXor, "lshift": ast.LShift, "rshift": ast.RShift},
 }
-_HALVES_OF_ONE = _of_module(np, "ceil floor trunc rint sin cos sqrt log log2 log10 exp exp2") | {
+_HALVES_OF_ONE = _of_numpy("ceil floor trunc rint sin cos sqrt log log2 log10 exp exp2") | {
     **{"abs": np.abs, "neg": np.negative, "rcp": np.reciprocal},
     **{"exp10": lambda x: np.float32(10) ** x, "rsqrt": lambda x: 1 / np.sqrt(x)},
 }
@@ -559,7 +556,7 @@ _TABLE: list[tuple[str, Functions, tuple[int, int], Rule]] = [
     ("cmath.", {"rect": _rect}, (2, 2), _float_of_two),
     ("cmath.", {"log": _complex_log}, (1, 2), _any_type),
     *(
-        ("np.", _of_module(np, names), (count, count), rule)
+        ("np.", _of_numpy(names), (count, count), rule)
         for count, rule, names in (
             (2, _types.ufunc_type, "add subtract multiply minimum maximum fmin fmax floor_divide"),
             (2, _types.ufunc_type, "mod remainder bitwise_and bitwise_or bitwise_xor left_shift"),
@@ -572,7 +569,7 @@ _TABLE: list[tuple[str, Functions, tuple[int, int], Rule]] = [
             (1, _any_type, "logical_not signbit"),
         )
     ),
-    (".", _of_module(np, "conjugate conj"), (1, 1), _any_type),
+    (".", _of_numpy("conjugate conj"), (1, 1), _any_type),
     (".", {"bit_count": lambda value: _types.cast(_ones(value), _types.INT)}, (1, 1), _any_type),
     ("", {"abs": lambda x: x.astype(np.int8) if x.dtype == bool else abs(x)}, (1, 1), _any_type),
     ("", {"pow": _types.power}, (2, 2), _any_type),

@@ -77,11 +77,7 @@ def item_of(
         for limit in (index.start, index.stop, index.step)
     ):
         return tuple(items[index])
-    if (
-        index is None
-        or not isinstance(index, (np.ndarray, np.generic))
-        or index.dtype.kind not in "iu"
-    ):
+    if index is None or not isinstance(index, _types.NUMBERS) or index.dtype.kind not in "iu":
         raise frame.machine.launch.error("a tuple takes one index, an integer", line)
     # np.unique is avoided for one number, since its first call loads masked arrays
     wanted = np.unique(mask.selected(index)).tolist() if np.ndim(index) else [int(index)]
@@ -111,13 +107,9 @@ def type_of(item: Any) -> Any:
     """
     if isinstance(item, tuple):
         return tuple(type_of(part) for part in item)
-    if isinstance(item, (np.ndarray, np.generic)):
+    if isinstance(item, _types.NUMBERS):
         return item.dtype
-    return (
-        (item.dtype, item.ndim)
-        if isinstance(item, (_memory.View, _memory.Choice))
-        else (type(item), item)
-    )
+    return (item.dtype, item.ndim) if isinstance(item, _memory.ARRAYS) else (type(item), item)
 
 
 # -------------------------------------------------------------------------------------------------
@@ -241,7 +233,7 @@ class Translator:
 
         def run(frame: Frame, mask: Mask) -> Any:
             found = value(frame, mask)
-            if not isinstance(found, (np.ndarray, np.generic)):
+            if not isinstance(found, _types.NUMBERS):
                 raise self.fail("expected a number or a truth value to test", node)
             return _types.truth(found)
 
@@ -253,7 +245,7 @@ class Translator:
         return lambda frame, mask: self._expect_array(value(frame, mask), node)
 
     def _expect_array(self, found: Any, node: ast.expr) -> _memory.View | _memory.Choice:
-        if not isinstance(found, (_memory.View, _memory.Choice)):
+        if not isinstance(found, _memory.ARRAYS):
             raise self.fail(
                 f"`{ast.unparse(node)}` is not an array; expected one before the index", node
             )
@@ -534,7 +526,7 @@ class Translator:
 
         def number(position: int, frame: Frame, mask: Mask) -> Any:
             found = parts[position](frame, mask)
-            if not isinstance(found, (np.ndarray, np.generic)):
+            if not isinstance(found, _types.NUMBERS):
                 raise self.fail(
                     f"`{'and' if is_and else 'or'}` does not take {kind_of_value(found)}; expected "
                     "a number or a truth value",
@@ -810,11 +802,11 @@ class Translator:
             except ValueError as error:
                 text = f"float({shown(value)}) is not a number; expected one such as float('inf')"
                 raise self.fail(text, node) from error
-        if isinstance(value, (np.ndarray, np.generic)) and value.dtype.kind in keeps:
+        if isinstance(value, _types.NUMBERS) and value.dtype.kind in keeps:
             return value
         if keeps == "f" and getattr(value, "dtype", None) == _types.BOOL:
             raise self.fail("float() takes no truth value; expected a number", node)
-        if not isinstance(value, (np.ndarray, np.generic)) or (
+        if not isinstance(value, _types.NUMBERS) or (
             value.dtype.kind in ("US" if dtype.kind == "c" else "cUS")
         ):
             raise self.fail(f"{dtype} takes one {'' if dtype.kind == 'c' else 'real '}number", node)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpulab.errors import KernelError
+from gpulab.kernels._arguments import UNASKED_SHARED_BYTES
 from gpulab.kernels.simulation import _hazards, _memory, _types
 from gpulab.kernels.simulation._geometry import WARP, Batch, Mask, lane_bits
 from gpulab.kernels.simulation._machine import Expression, Frame, Machine
@@ -226,7 +227,7 @@ COMPARISONS: dict[type, Callable[[Any, Any], Any]] = {
 
 def not_numeric(value: Any) -> bool:
     """Return whether a value is no number."""
-    return not isinstance(value, (np.ndarray, np.generic))
+    return not isinstance(value, _types.NUMBERS)
 
 
 def _widened(value: Any) -> Any:
@@ -299,7 +300,7 @@ def not_numbers(*values: Any) -> str:
 
 def kind_of_value(value: Any) -> str:
     """Return the kind of a value in the words of a message."""
-    if isinstance(value, (_memory.View, _memory.Choice)):
+    if isinstance(value, _memory.ARRAYS):
         return "an array"
     if isinstance(value, tuple):
         return "a tuple"
@@ -322,10 +323,6 @@ PLAIN_PARTS = (
 # translated by a function of a ``Call``.
 
 
-# The most static shared memory of a kernel. Source: CUDA C++ Programming Guide 13.0, on compute
-# capability 8.x and later: kernels that rely on more than 48 KB of a block must use dynamic shared
-# memory.
-_MOST_STATIC_BYTES = 48 * 1024
 # The most local memory of a thread. Source: CUDA C++ Programming Guide 13.0, technical
 # specifications per compute capability.
 _MOST_LOCAL_BYTES = 512 * 1024
@@ -434,11 +431,11 @@ def _allot_shared(call: Call, shape: tuple[int, ...], dtype: np.dtype) -> None:
     program.static_shared_elements += math.prod(shape)
     before, after = program.static_shared_bytes, program.static_shared_bytes + nbytes
     program.static_shared_bytes = after
-    if before <= _MOST_STATIC_BYTES < after:
+    if before <= UNASKED_SHARED_BYTES < after:
         program.notes.append(
             f"{call.place}: the shared arrays up to here take {after:,} bytes, and a GPU's "
-            f"compiler refuses more than {_MOST_STATIC_BYTES:,} of a fixed shape. For a GPU, make "
-            "them smaller."
+            f"compiler refuses more than {UNASKED_SHARED_BYTES:,} of a fixed shape. For a GPU, "
+            "make them smaller."
         )
 
 
@@ -487,7 +484,7 @@ def _texts(value: Any, mask: Mask) -> list[str]:
         columns = [_texts(part, mask) for part in value] or [[""] * mask.lanes]
         comma = "," if len(value) == 1 else ""
         return [f"({', '.join(parts)}{comma})" for parts in zip(*columns, strict=True)]
-    if not isinstance(value, (np.ndarray, np.generic)):
+    if not isinstance(value, _types.NUMBERS):
         return [value if isinstance(value, str) else kind_of_value(value)] * mask.lanes
     form = "{:f}" if value.dtype.kind == "f" else "{}"
     return [form.format(one) for one in mask.selected(value).tolist()]
@@ -674,7 +671,7 @@ def shuffle(
             f"lane {asker} reads the value of lane {asked}, but lane {asked} does not take part "
             "here: the result is undefined"
         )
-        machine.found("shuffle", line, "", (), threads, machine.times(bad), text)
+        machine.found("shuffle", line, threads, machine.times(bad), text)
     else:
         _expect_named(machine, members, mask, line)
     taken = np.take_along_axis(values, source, axis=2)
@@ -828,7 +825,7 @@ def _expect(
         else (_lowest(extra), _lowest(here & named or named or here))
     )
     threads = tuple(machine.thread(row, warp * WARP + lane) for lane in lanes)
-    machine.found(kind, line, "", (), threads, machine.times(wrong), absent if away else uninvited)
+    machine.found(kind, line, threads, machine.times(wrong), absent if away else uninvited)
 
 
 def _lowest(bits: int) -> int:

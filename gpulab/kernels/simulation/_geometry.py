@@ -178,15 +178,6 @@ class Mask:
         no = ~condition if here is None else here ^ yes
         return Mask(self.batch, yes, true), Mask(self.batch, no, all_here - true)
 
-    def __or__(self, other: Mask | None) -> Mask:
-        """Return the lanes of both."""
-        if other is None or other is self or self.array is None:
-            return self
-        if other.array is None:
-            return other
-        joined = Mask(self.batch, self.array | other.array)
-        return self.batch.everyone if joined.true == joined.array.size else joined  # type: ignore[union-attr]
-
     def without(self, other: Mask | None) -> Mask | None:
         """Return the lanes of this mask that are not in the other one; None for no lanes."""
         if other is None:
@@ -237,7 +228,12 @@ def count_warps(masks: Iterable[Mask]) -> None:
 
 def union(first: Mask | None, second: Mask | None) -> Mask | None:
     """Return the lanes of both; None stands for no lanes."""
-    return second if first is None else first | second
+    if first is None or second is None:
+        return second if first is None else first
+    if first is second or first.array is None or second.array is None:
+        return second if second.array is None else first
+    joined = Mask(first.batch, first.array | second.array)
+    return first.batch.everyone if joined.true == joined.array.size else joined  # type: ignore[union-attr]
 
 
 def lane_bits(array: np.ndarray, batch: Batch) -> np.ndarray:

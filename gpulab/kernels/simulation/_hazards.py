@@ -72,8 +72,7 @@ _EVENTS = (1 << _EVENT_BITS) - 1
 class WarpBarriers:
     """The ``syncwarp`` calls so far: which lanes of each warp took part in which."""
 
-    def __init__(self, rows: int, warps: int, first: int) -> None:
-        self.rows, self.warps, self.first = rows, warps, first
+    def __init__(self, rows: int, warps: int) -> None:
         self.masks: list[tuple[int, np.ndarray]] = []
         self.last_full = np.full((rows, warps), -1, dtype=np.int64)
 
@@ -501,7 +500,7 @@ class Tracker:
         same = others // WARP == threads // WARP
         lane, warp = threads % WARP, threads // WARP
         if self.across_blocks:
-            row, warp = warp // barriers.warps - barriers.first, warp % barriers.warps
+            row, warp = np.divmod(warp - self.orders.first // WARP, self.width // WARP)
         else:
             row = words // self.words if self.rows > 1 else np.zeros_like(words)
         found = np.zeros(len(threads), dtype=bool)

@@ -300,7 +300,7 @@ class Machine:
         self.shared_bytes = 0
         self._dynamic_bytes: _memory.Store | None = None
         self.barriers = (
-            _hazards.WarpBarriers(batch.blocks, batch.warps, batch.first)
+            _hazards.WarpBarriers(batch.blocks, batch.warps)
             if "cuda.syncwarp" in launch.program.called
             else None
         )
@@ -430,8 +430,6 @@ class Machine:
         self.found(
             "barrier",
             line,
-            "",
-            (),
             tuple(threads),
             self.times(absent),
             f"not all threads of the {whom} reach this barrier: of the two named here, only the "
@@ -458,11 +456,11 @@ class Machine:
         self,
         kind: str,
         line: int,
-        array: str,
-        index: tuple[int, ...],
         threads: tuple[report.Thread, ...],
         count: int,
         text: str,
+        array: str = "",
+        index: tuple[int, ...] = (),
         other_line: int | None = None,
     ) -> None:
         """Keep a finding; the same one in another batch or step is counted, not repeated."""
@@ -668,7 +666,7 @@ class Frame:
             thread = self.machine.first_thread(without)
             text = "is read by threads that have not assigned it: on a GPU its value is undefined"
             self.machine.found(
-                "uninitialised", line, name, (), (thread,), without.lanes, f"{name} {text}"
+                "uninitialised", line, (thread,), without.lanes, f"{name} {text}", name
             )
 
     def throw(self, error: str, mask: Mask, line: int, made: Callable[[], Any]) -> None:
@@ -679,7 +677,7 @@ class Frame:
         self.returns += 1
         machine.exited, machine.raised = union(machine.exited, mask), union(machine.raised, mask)
         text, thread = f"{error} is raised here, and the thread ends", machine.first_thread(mask)
-        machine.found("exception", line, "", (), (thread,), mask.lanes, text)
+        machine.found("exception", line, (thread,), mask.lanes, text)
         machine.launch.thrown.append((thread, made))
 
     def give(self, value: Any, mask: Mask, line: int) -> None:

@@ -215,6 +215,9 @@ class Choice:
         )
 
 
+ARRAYS = View, Choice  # the classes of arrays in a kernel, for ``isinstance``
+
+
 def of_each_array(function: Callable[..., Any]) -> Callable[..., Any]:
     """Let a function of (machine, array, mask, ...) take arrays that differ between lanes: it is
     called for each, with the lanes that have it.
@@ -250,11 +253,11 @@ def merge(chosen: np.ndarray | None, value: Any, other: Any) -> Any:
     """
     if value is other or chosen is None:
         return value
-    if isinstance(value, (np.ndarray, np.generic)) and isinstance(other, (np.ndarray, np.generic)):
+    if isinstance(value, _types.NUMBERS) and isinstance(other, _types.NUMBERS):
         return np.where(chosen, *_types.alike(value, other))
     if isinstance(value, tuple) and isinstance(other, tuple) and len(value) == len(other):
         return tuple_like(value, [merge(chosen, *both) for both in zip(value, other, strict=True)])
-    if isinstance(value, (View, Choice)) and isinstance(other, (View, Choice)):
+    if isinstance(value, ARRAYS) and isinstance(other, ARRAYS):
         return _either_array(chosen, value, other)
     if type(value) is type(other) and value == other:  # a function, a type, a text
         return value
@@ -337,7 +340,7 @@ def constant_view(name: str, array: np.ndarray) -> View:
 
 def _of_array(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return the reader of an attribute that only arrays have."""
-    return lambda owner: read(owner) if isinstance(owner, (View, Choice)) else None
+    return lambda owner: read(owner) if isinstance(owner, ARRAYS) else None
 
 
 # The attributes of values: each gives None where a value has none.
@@ -358,7 +361,7 @@ ATTRIBUTES: dict[str, Callable[[Any], Any]] = {
 
 def _part(owner: Any, part: int) -> Any:
     """Return the real or the imaginary part of numbers or of an array; None of anything else."""
-    if isinstance(owner, (np.ndarray, np.generic)):
+    if isinstance(owner, _types.NUMBERS):
         return owner.imag if part else owner.real
     if not isinstance(owner, View):
         return None
@@ -543,13 +546,13 @@ def _report(
     machine.found(
         "bounds",
         line,
-        view.store.name,
-        shown,
         (machine.first_thread(outside),),
         outside.lanes,
         f"the index {shown[0] if len(shown) == 1 else shown} to {verb} is out of bounds for "
         f"{view.store.name}, whose shape is {shape[0] if len(shape) == 1 else shape}"
         f"{wrapped if of_lane(index) < 0 else ''}",
+        view.store.name,
+        shown,
     )
 
 
@@ -581,7 +584,7 @@ def integer(machine: Machine, place: Any, line: int) -> Any:
     """Return an index as int64, or name the line where it is not an integer."""
     if type(place) is np.int64 or (type(place) is np.ndarray and place.dtype is _types.INT):
         return place
-    if not isinstance(place, (np.ndarray, np.generic)) or place.dtype.kind not in "iu":
+    if not isinstance(place, _types.NUMBERS) or place.dtype.kind not in "iu":
         if isinstance(place, slice):
             raise machine.launch.error(
                 "a slice is used where one element is written; expected an index. Write a loop "
@@ -718,7 +721,7 @@ def write(
     """Write to an element, or to all elements of a part, as the index says."""
     if _is_part(view, places):
         fill(machine, part_of(machine, view, mask, places, line), mask, value, line)
-    elif not isinstance(value, (np.ndarray, np.generic)):
+    elif not isinstance(value, _types.NUMBERS):
         raise machine.launch.error("only numbers can be stored in an array", line)
     else:
         store(machine, view, mask, places, value, line)
@@ -772,7 +775,7 @@ def element(
     """Return the element of an array at an index; an array with fewer dimensions takes the last
     parts of the index. Return a number as it is.
     """
-    if not isinstance(value, (View, Choice)):
+    if not isinstance(value, ARRAYS):
         return value
     return load(machine, value, mask, index[len(index) - value.ndim :], line)
 
@@ -860,12 +863,12 @@ def _touch(
             machine.found(
                 "uninitialised",
                 line,
-                store.name,
-                (index,),
                 (_thread_of(machine, store, lanes, int(lanes.threads[first]), first),),
                 len(unwritten) * lanes.times,
                 f"element {index} of {store.name} is read before any thread wrote it: shared "
                 "memory is not initialized",
+                store.name,
+                (index,),
             )
             break
     same = functools.partial(_same_as_memory, machine, store, where, value)
@@ -912,12 +915,12 @@ def _report_race(
     machine.found(
         "race",
         line,
-        store.name,
-        (index,),
         threads,
         conflict.count * lanes.times,
         f"two threads access element {index} of {store.name}, {where}, and at least one writes it; "
         f"{cure}",
+        store.name,
+        (index,),
         other,
     )
 

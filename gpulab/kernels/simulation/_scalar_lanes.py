@@ -556,9 +556,7 @@ class ScalarLoop:
             raise Refused
         held |= {name: expression(frame, mask) for name, expression in self._fixed.values()}
         views = {name: one for name, one in held.items() if isinstance(one, _memory.View)}
-        values = {
-            name: one for name, one in held.items() if isinstance(one, (np.ndarray, np.generic))
-        }
+        values = {name: one for name, one in held.items() if isinstance(one, _types.NUMBERS)}
         local = [id(view.store) for view in views.values() if view.store.space == "local"]
         if (
             len(views) + len(values) < sum(one is not None for one in held.values())

@@ -185,8 +185,6 @@ class StatementTranslator(_expressions.Translator):
             both = ast.BinOp(node.target, node.op, node.value)
             whole = ast.Assign([node.target], ast.copy_location(both, node))
             return self._assign(ast.copy_location(whole, node))
-        if not isinstance(node.target, (ast.Subscript, ast.Attribute)):
-            raise self.fail("expected a variable or an element of an array to the left", node)
         operation = self.operator(node.op, node.value, node)
         amount, reference = self.expression(node.value), self.reference(node.target)
 
@@ -229,7 +227,7 @@ class StatementTranslator(_expressions.Translator):
             parts = [self.target(part) for part in node.elts]
 
             def unpack(frame: Frame, mask: Mask, value: Any) -> None:
-                is_array = isinstance(value, (_memory.View, _memory.Choice)) and value.ndim > 0
+                is_array = isinstance(value, _memory.ARRAYS) and value.ndim > 0
                 if is_array and np.all(value.shape[0] == len(parts)):
                     items = items_of(frame.machine, value, line)
                     value = tuple(items.at(frame, mask, place) for place in range(len(parts)))
@@ -413,7 +411,7 @@ class Watch:
             now = frame.variables
             settled = variables.keys() == now.keys() and all(
                 now[name] is value
-                or (isinstance(value, np.ndarray | np.generic) and np.array_equal(value, now[name]))
+                or (isinstance(value, _types.NUMBERS) and np.array_equal(value, now[name]))
                 for name, value in variables.items()
             )
             if settled or (turn > self._long and launch.vain_atomics > vain):
@@ -513,7 +511,7 @@ def items_of(machine: Machine, value: Any, line: int, unrolled: bool = False) ->
                 line,
             )
         return _types.Items(len(value), lambda frame, mask, turn: value[turn])
-    if not isinstance(value, (_memory.View, _memory.Choice)) or not value.ndim:
+    if not isinstance(value, _memory.ARRAYS) or not value.ndim:
         raise machine.launch.error("expected a range, an array or a tuple to loop over", line)
     return _types.Items(
         value.shape[0],

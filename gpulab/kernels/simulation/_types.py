@@ -23,6 +23,7 @@ from gpulab.errors import kind_of
 
 # a NumPy array of shape (B or 1, T or 1), a NumPy scalar, a tuple of values, or a view of an array
 Value = Any
+NUMBERS = np.ndarray, np.generic  # the classes of numbers, one or many, for ``isinstance``
 _NARROW = tuple(np.dtype(name) for name in ("int8", "int16", "uint8", "bool"))
 INT, UINT, FLOAT, SINGLE, BOOL = (
     np.dtype(name) for name in ("int64", "uint64", "float64", "float32", "bool")
@@ -382,7 +383,7 @@ class JoinTypes:
             If no type holds both this value and those of the other definitions.
         """
         kind: Any = len(value) if isinstance(value, tuple) else None
-        if isinstance(value, (np.ndarray, np.generic)):
+        if isinstance(value, NUMBERS):
             kind = value.dtype
         # not ``self.seen.get(node) == kind``: for NumPy, the type float64 is equal to None
         if kind is None or (node in self.seen and self.seen[node] == kind):
@@ -420,7 +421,7 @@ class JoinTypes:
     def joined(self, join: Join, value: Value) -> Value:
         """Return a value in the type of the join through which it is read."""
         dtype = self.mixed.get(join)
-        if dtype is None or not isinstance(value, (np.ndarray, np.generic)):
+        if dtype is None or not isinstance(value, NUMBERS):
             return value
         return cast(value, dtype)
 
