@@ -369,7 +369,8 @@ def _new_array(call: Call) -> Expression:
     for node in alignment:
         found = translator.literal(node)
         is_power = type(found) is int and found > 0 and found.bit_count() == 1
-        if translator.static(node) is not None and not is_power:
+        is_none = found is None or translator.static(node) is None
+        if not is_none and not is_power:
             raise call.fail("the alignment of an array must be a power of two, written as a number")
     known = translator.literal(shape_node)
 
