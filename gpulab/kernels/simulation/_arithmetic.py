@@ -282,16 +282,13 @@ def _tuple(call: Call, frame: Frame, mask: Mask, found: Any) -> Any:
 
 
 def _round(value: Any, digits: Any = None) -> Any:
-    if digits is None:
-        return _types.cast(np.rint(value), _types.INT)
-    return _rounded(_types.cast(value, _types.float_type(value.dtype)), digits)
-
-
-def _rounded(value: Any, digits: Any) -> Any:
-    """Return ``round(value, digits)`` by the steps of numba-cuda's own code.
+    """Return ``round``, of several digits by the steps of numba-cuda's own code.
 
     Source: numba-cuda 0.30, round_to_impl in mathimpl.py.
     """
+    if digits is None:
+        return _types.cast(np.rint(value), _types.INT)
+    value = _types.cast(value, _types.float_type(value.dtype))
     few = np.minimum(digits, 22)
     power, rest = 10.0 ** abs(few.astype(float)), 10.0 ** np.maximum(digits - 22.0, 0)
     power, rest = np.where(digits > 22, rest, power), np.where(digits > 22, 1e22, 1.0)

@@ -138,8 +138,6 @@ class Translator:
         self.local = source.text.local_names.union(around)
         # names of variables that may have no value
         self.followed = {node.id for node in joins.unsure}
-        self._assigned_to: str | None = None
-        self._unused: ast.expr | None = None  # a call whose value is not used
 
     def fail(self, message: str, node: ast.AST) -> KernelError:
         """Return the error for a node."""
@@ -162,8 +160,10 @@ class Translator:
             if owner is UNKNOWN or (is_array and node.attr in _memory.ATTRIBUTES):
                 return UNKNOWN
             if isinstance(owner, types.ModuleType):
-                with contextlib.suppress(KeyError):  # so that a change of it is seen
-                    self.program.outside(self.source, ast.unparse(node))
+                with contextlib.suppress(KeyError):
+                    found = meaning_of(self.program.outside(self.source, ast.unparse(node)))
+                    if not isinstance(found, types.ModuleType | types.BuiltinFunctionType):
+                        return found
             return self._member(owner, node)
         return UNKNOWN
 
@@ -204,15 +204,13 @@ class Translator:
         """Return whether an expression is a thread position, such as ``cuda.threadIdx.x``, or a
         variable that is assigned only that: int32 in numba, int64 here.
         """
-        given = self.source.text.given_once.get(getattr(node, "id", ""), node)
-        found = self.static(given) if isinstance(given, ast.Attribute) else None
+        found = self.static(self.source.text.given_once.get(getattr(node, "id", ""), node))
         return isinstance(found, Intrinsic) and found.name in INTRINSICS
 
     # -- expressions
 
-    def expression(self, node: ast.expr, assigned_to: str | None = None) -> Expression:
-        """Return the closure of an expression; ``assigned_to`` names an array that it may make."""
-        self._assigned_to = assigned_to
+    def expression(self, node: ast.expr) -> Expression:
+        """Return the closure of an expression."""
         is_sum = isinstance(node, (ast.BinOp, ast.UnaryOp))
         if is_sum and (written := written_number(node)) is not None:
             return self._literal(written, node)
@@ -668,15 +666,13 @@ class Translator:
         ):
             return Intrinsic(f".{node.func.attr}")
         found = self.static(node.func)
-        if found is UNKNOWN or isinstance(found, Intrinsic):
-            return found
         dtype = dtype_of(found)
         return dtype if dtype is not None else found
 
     def _call(self, node: ast.Call) -> Expression:
-        found, assigned_to, unused = self.called(node), self._assigned_to, node is self._unused
+        found = self.called(node)
         if found is not UNKNOWN:
-            return self._call_of(found, node, unused, assigned_to)
+            return self._call_of(found, node)
         callee, made = self.expression(node.func), dict[Any, Callable[..., Any]]()
 
         def run(frame: Frame, mask: Mask) -> Any:
@@ -688,16 +684,14 @@ class Translator:
                     made[found] = self._call_of_function(found.function, node)
                 return made[found](frame, mask, found.variables)
             if found not in made:
-                made[found] = self._call_of(found, node, unused, assigned_to)
+                made[found] = self._call_of(found, node)
                 # what the function needs must be known before a launch begins
                 raise _types.RelaunchError
             return made[found](frame, mask)
 
         return run
 
-    def _call_of(
-        self, found: Any, node: ast.Call, unused: bool, assigned_to: str | None
-    ) -> Expression:
+    def _call_of(self, found: Any, node: ast.Call) -> Expression:
         """Return the closure of a call of something that is known."""
         words = ast.unparse(node.func)
         if isinstance(found, Intrinsic):
@@ -714,7 +708,7 @@ class Translator:
                     self.program.notes.append(note)
             self.program.called.add(found.name)
             owner = [node.func.value] if found.name.startswith(".") else []  # type: ignore[attr-defined]
-            one = Call(node, self, found.name, unused, assigned_to, [*owner, *node.args])
+            one = Call(node, self, found.name, [*owner, *node.args])
             starred = any(isinstance(part, ast.Starred) for part in node.args)
             return self._spread(one, make) if starred else make(one)
         if isinstance(found, np.dtype):

@@ -40,14 +40,18 @@ class Call:
     node: ast.Call
     translator: Translator
     name: str
-    unused: bool
-    assigned_to: str | None
     given: list[ast.expr]  # the arguments by position; the first one of a method is its owner
 
     @property
     def line(self) -> int:
         """Return its line."""
         return self.node.lineno
+
+    @property
+    def variable(self) -> str:
+        """Return the variable to which its value is assigned; "" if there is none."""
+        assigned = self.translator.source.text.assigned
+        return next((name for name, value in assigned if value is self.node), "")
 
     @property
     def place(self) -> str:
@@ -356,7 +360,7 @@ def _new_array(call: Call) -> Expression:
     shape_node, type_node, *alignment = call.arguments(2, 3, ("shape", "dtype", "alignment"))
     translator, program = call.translator, call.translator.program
     shape_value, type_value = map(translator.expression, (shape_node, type_node))
-    name = call.assigned_to or call.name.split(".")[1] + " array"
+    name = call.variable or call.name.split(".")[1] + " array"
     allotted, is_shared = set[Any](), call.name == "cuda.shared.array"
     if any(
         isinstance(part, ast.BinOp) and written_number(part) is None
@@ -457,7 +461,7 @@ def _constant_array(call: Call) -> Expression:
     (node,) = call.arguments(1)
     found = call.translator.static(node)
     call.expect(isinstance(found, np.ndarray), "a NumPy array of numbers from outside the kernel")
-    view = _memory.constant_view(call.assigned_to or ast.unparse(node), found)
+    view = _memory.constant_view(call.variable or ast.unparse(node), found)
     return lambda frame, mask: view
 
 
@@ -594,6 +598,8 @@ def _atomic(call: Call, operation: str) -> Expression:
     index = None if whole else call.translator.index(nodes[1])
     values = call.translator.values(nodes[1 if whole else 2 :])
     takes = _memory.INTEGERS_ONLY.get(operation, _memory.ALL_TYPES)
+    statements = [n for n in call.translator.source.text.nodes if isinstance(n, ast.Expr)]
+    is_unused = any(node.value is call.node for node in statements)
 
     def run(frame: Frame, mask: Mask) -> Any:
         view = array(frame, mask)
@@ -602,7 +608,7 @@ def _atomic(call: Call, operation: str) -> Expression:
         places = (_memory.START,) if index is None else index(frame, mask)
         given = values(frame, mask)
         call.expect(not any(map(not_numeric, given)), "numbers")
-        name, wanted = "cas" if compares else operation, not call.unused
+        name, wanted = "cas" if compares else operation, not is_unused
         return _memory.atomic(frame.machine, view, mask, places, name, given, call.line, wanted)
 
     return run

@@ -146,7 +146,6 @@ class StatementTranslator(_expressions.Translator):
     def _expr(self, node: ast.Expr) -> Statement | None:
         if isinstance(node.value, ast.Constant):
             return None
-        self._unused = node.value
         value = self.expression(node.value)
         # a compiler leaves out a value that is not used
         acts = any(isinstance(part, (ast.Call, ast.NamedExpr)) for part in _types.walk(node))
@@ -162,7 +161,7 @@ class StatementTranslator(_expressions.Translator):
         if given is None:  # `x: int` assigns nothing
             return None
         nodes = node.targets if isinstance(node, ast.Assign) else [node.target]
-        value = self.expression(given, assigned_to=getattr(nodes[0], "id", None))
+        value = self.expression(given)
         targets = [self.target(target) for target in nodes]
         for target in nodes:
             self.keep_computed(target, given, value)

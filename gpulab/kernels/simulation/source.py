@@ -93,16 +93,21 @@ class Text:
         return found
 
     @functools.cached_property
+    def assigned(self) -> list[tuple[str, ast.expr]]:
+        """Return each variable that is assigned an expression, with the expression."""
+        return [
+            (target.id, node.value)
+            for node in self.nodes
+            if isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None
+            for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
+            if isinstance(target, ast.Name)
+        ]
+
+    @functools.cached_property
     def given_once(self) -> dict[str, ast.expr]:
         """Return the assigned expression of each variable that is assigned only once."""
         times = Counter([*self.parameters, *(node.id for node in self.stores)])
-        return {
-            node.targets[0].id: node.value
-            for node in self.nodes
-            if isinstance(node, ast.Assign)
-            and isinstance(node.targets[0], ast.Name)
-            and times[node.targets[0].id] == 1
-        }
+        return {name: value for name, value in self.assigned if times[name] == 1}
 
     @functools.cached_property
     def stored_names(self) -> set[str]:
@@ -124,13 +129,6 @@ class Text:
         Source: CUDA C++ Programming Guide, "Atomic Functions", whose own loops around ``atomicCAS``
         begin with such a read.
         """
-        assigned = [
-            (target.id, node.value)
-            for node in self.nodes
-            if isinstance(node, ast.Assign)
-            for target in node.targets
-            if isinstance(target, ast.Name)
-        ]
         found: set[ast.AST] = set()
         for node in self.nodes:
             match node:
@@ -139,7 +137,7 @@ class Text:
                     for part in parts:  # parts grows by the values of variables
                         if isinstance(part, ast.Name) and part.id not in seen:
                             seen.add(part.id)
-                            parts += [value for name, value in assigned if name == part.id]
+                            parts += [value for name, value in self.assigned if name == part.id]
                         elif isinstance(part, ast.Call):  # such as a conversion
                             parts += part.args
                         elif isinstance(part, ast.Subscript):
@@ -604,10 +602,6 @@ def member_of(owner: Any, attribute: str) -> Any:
     """
     if isinstance(owner, Intrinsic):
         return _member(owner.name, attribute)
-    if isinstance(owner, types.ModuleType) and attribute in vars(owner):
-        found = meaning_of(inert(vars(owner)[attribute]))
-        if not isinstance(found, types.ModuleType | types.BuiltinFunctionType):
-            return found
     if isinstance(owner, np.dtype) and attribute == "type":
         return owner
     if isinstance(owner, enum.EnumMeta) and attribute in owner.__members__:
