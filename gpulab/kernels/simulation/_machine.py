@@ -149,9 +149,11 @@ def _count(
 
     if shared:
         # Without conflicts there is one wavefront for each part of a warp that has an active lane.
-        parts: Any = np.full((len(addresses), passes), True)
-        if active is not None:
-            parts = active.reshape(len(addresses) * passes, -1).any(axis=1)
+        parts: Any = (
+            np.full(len(addresses) * passes, True)
+            if active is None
+            else active.reshape(len(addresses) * passes, -1).any(axis=1)
+        )
         found["wavefronts"] += _total(shared_wavefronts(addresses, active, element_bytes), times)
         found["ideal_wavefronts"] += _total(parts, times)
     else:
@@ -561,9 +563,11 @@ class Machine:
             rows, threads = np.divmod(mask.flat, batch.width)
             words = mask.selected(where) + rows * tracker.words
             return _hazards.Lanes(words, threads.astype(np.int32), mask, False)
-        threads = batch.linear_thread[0]
-        if array is not None:
-            threads = np.broadcast_to(array, (1, batch.width))[0].nonzero()[0]
+        threads = (
+            batch.linear_thread[0]
+            if array is None
+            else np.broadcast_to(array, (1, batch.width))[0].nonzero()[0]
+        )
         words = np.full(len(threads), where) if where.size == 1 else where[0].take(threads)
         return _hazards.Lanes(words, threads.astype(np.int32), mask, True)
 

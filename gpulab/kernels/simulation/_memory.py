@@ -852,9 +852,11 @@ def _touch(
     if store.dtype.itemsize < store.word_bytes:  # a view of parts of elements: each can race alone
         machine.launch.program.words[store.root.name] = store.dtype.itemsize
         raise _types.RelaunchError
-    places = [where]
-    if not store.pitch == store.word_bytes == store.dtype.itemsize:
-        places = [store.word_of(where) + np.int64(part) for part in range(store.words)]
+    places = (
+        [where]
+        if store.pitch == store.word_bytes == store.dtype.itemsize
+        else [store.word_of(where) + np.int64(part) for part in range(store.words)]
+    )
     found = [machine.lanes_of(store, place, mask) for place in places]
     for lanes in found if kind != "store" else ():
         if len(unwritten := tracker.unwritten(lanes.words)):

@@ -8,7 +8,7 @@ import functools
 import math
 import types
 import weakref
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Any
@@ -73,7 +73,8 @@ class Function:
     ) -> None:
         self.source, self.signatures, self.defaults = source, signatures, list(defaults)
         self._joins = replace(source.text.joins, computed={})
-        self._types: dict[Any, _types.JoinTypes] = {}  # by the types of the arguments
+        # by the types of the arguments
+        self._types = defaultdict[Any, _types.JoinTypes](lambda: _types.JoinTypes(self._joins))
 
     def translate(self, program: Program, around: Collection[str] = ()) -> Function:
         """Translate the function; ``around`` are the variables of the function that encloses it."""
@@ -150,10 +151,7 @@ class Function:
         """Return the types of the joins for these arguments."""
         given = self.source.text.tree.args
         nodes = [*given.posonlyargs, *given.args] if self._joins.of else []
-        key = tuple([_expressions.type_of(variables[node.arg]) for node in nodes])
-        found = self._types.get(key)
-        if found is None:
-            found = self._types[key] = _types.JoinTypes(self._joins)
+        found = self._types[tuple([_expressions.type_of(variables[one.arg]) for one in nodes])]
         for node in nodes:
             if node in self._joins.of:
                 found.note(node, variables[node.arg])

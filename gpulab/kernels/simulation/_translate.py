@@ -378,8 +378,7 @@ def _never_ends(node: ast.While | ast.For) -> bool:
 # First, the turns before a loop is checked for waiting. Second, the turns after which an atomic
 # that changes nothing suffices to say that the loop waits, although a variable changes (it may
 # count the attempts). The second pair is for blocks or threads that take turns.
-_BEFORE_A_LOOK, _LONG = 64, 1 << 10
-_BEFORE_A_LOOK_IN_TURNS, _LONG_IN_TURNS = 2, 64
+_PATIENCE, _PATIENCE_IN_TURNS = (64, 1 << 10), (2, 64)
 
 
 class Watch:
@@ -388,9 +387,8 @@ class Watch:
     """
 
     def __init__(self, frame: Frame) -> None:
-        self.next, self._long = _BEFORE_A_LOOK, _LONG
-        if frame.machine.launch.turns is not None:
-            self.next, self._long = _BEFORE_A_LOOK_IN_TURNS, _LONG_IN_TURNS
+        in_turns = frame.machine.launch.turns is not None
+        self.next, self._long = _PATIENCE_IN_TURNS if in_turns else _PATIENCE
         self._before: tuple[Mask, int, int, dict[str, Any]] | None = None
 
     def look(self, frame: Frame, mask: Mask, turn: int, line: int) -> None:
