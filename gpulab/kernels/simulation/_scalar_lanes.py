@@ -578,11 +578,10 @@ class ScalarLoop:
         """
         types = {name: one.dtype for name, one in values.items()}
         layouts = [
-            (name, view.store.space, view.store.tracker is None, view.dtype, view.shape)
-            for name, view in views.items()
+            (name, one.store.space, one.store.tracker is None, one.dtype, one.shape, one.strides)
+            for name, one in views.items()
         ]
-        strides = [view.strides for view in views.values()]
-        key = *types.items(), *layouts, *strides
+        key = *types.items(), *layouts
         if key not in self._texts:
             if len(self._texts) >= _PROGRAMS_KEPT:
                 self._texts.clear()
