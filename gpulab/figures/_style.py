@@ -17,6 +17,7 @@ import plotly.graph_objects as go
 import plotly.io
 
 from gpulab.evidence import Badge, Evidence
+from gpulab.figures import palette
 from gpulab.units import (
     format_bytes,
     format_bytes_per_second,
@@ -68,6 +69,12 @@ _AXIS: dict[str, Any] = {
     "ticksuffix": _INK_CLOSE,
     "title": {"standoff": 10},
 }
+# Where a bar has its text: in the middle, level, and never smaller than its font's size.
+INSIDE: dict[str, Any] = {
+    "textposition": "inside",
+    "insidetextanchor": "middle",
+    "textangle": 0,
+}
 PLOTLY_MIME = "application/vnd.plotly.v1+json"
 
 
@@ -79,8 +86,7 @@ class LabFigure(go.Figure):  # type: ignore[misc]
     @property
     def description(self) -> str:
         """The description of the figure, for readers who do not see it."""
-        meta = self.layout.meta
-        return str(meta["description"]) if meta and "description" in meta else ""
+        return str((self.layout.meta or {}).get("description", ""))
 
     def _ipython_display_(self) -> None:
         from IPython.display import publish_display_data
@@ -248,12 +254,13 @@ def upright(x: float, **stroke: Any) -> dict[str, Any]:
 
 def interval_bars(
     values: Sequence[float],
-    ends: Sequence[tuple[float, float]],
+    intervals: Iterable[tuple[float, float] | None],
     color: str,
     thickness: float = 1.5,
     width: float = 3,
 ) -> dict[str, Any]:
-    """Return the bars from each value to the ends of its interval."""
+    """Return the bars from each value to the ends of its interval, where it has one."""
+    ends = [each or (value, value) for value, each in zip(values, intervals, strict=True)]
     return {
         "type": "data",
         "symmetric": False,
@@ -282,12 +289,14 @@ def trace(
     mouse: str | Iterable[str] | None = None,
     **look: Any,
 ) -> dict[str, Any]:
-    """Return a trace of lines, markers or texts. With a name it is in the legend; ``mouse`` gives
-    its hover text, as for ``on_mouse``.
+    """Return a trace of lines, markers or texts, or of "bars" (horizontal ones, unless ``look``
+    has another orientation). With a name it is in the legend; ``mouse`` gives its hover text, as
+    for ``on_mouse``.
     """
+    bars, marks = {"type": "bar", "orientation": "h"}, {"type": "scatter", "mode": mode}
     legend = {"name": ink(name)} if name else {"showlegend": False}
     hover = {"hoverinfo": "skip"} if mouse is None else on_mouse(mouse)
-    return {"type": "scatter", "mode": mode, "x": x, "y": y, **legend, **hover, **look}
+    return {**(bars if mode == "bars" else marks), "x": x, "y": y, **legend, **hover, **look}
 
 
 def faded(color: str, opacity: float | str) -> str:
@@ -324,6 +333,16 @@ def bar_marker(badge: Badge, color: str, lengths: Sequence[float], whole: float)
         return {"color": "rgba(0,0,0,0)", "line": {"color": color, "width": 1.5}}
     widths = [1 if length > _NARROW * whole else 0 for length in lengths]
     return {"color": color, "line": {"color": "rgba(255,255,255,0.9)", "width": widths}}
+
+
+def on_bar(text: str, badge: Badge, color: str) -> str:
+    """Return text for a bar of this color: white on blue, black on the other colors, which are
+    lighter; in the theme's text color on a hollow bar.
+    """
+    if badge is not Badge.MEASURED:
+        return ink(text)
+    shade = "#FFFFFF" if color == palette.BLUE else "#000000"
+    return f'<span style="fill:{shade}">{text}</span>'
 
 
 def badge_text(evidence: Evidence) -> str:

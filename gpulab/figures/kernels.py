@@ -11,13 +11,13 @@ from gpulab.figures import palette
 from gpulab.figures._style import (
     AXIS,
     GRID,
+    INSIDE,
     MID_GREY,
     LabFigure,
     describe,
     ink,
     linear_axis,
     note,
-    on_mouse,
     picture,
     ticks,
     trace,
@@ -206,27 +206,26 @@ def _banks(pattern: AccessPattern) -> list[dict[str, Any]]:
                 piece = (part * (_BANKS + _GAP) + bank, level, label, whose)
                 pieces[further if level else first].append(piece)
     traces = [
-        {
+        trace(
+            "bars",
             # a kind without words keeps its place in the legend
-            "type": "bar",
-            "x": [p[0] for p in pieces[name]] or [None],
-            "y": [1] * len(pieces[name]) or [None],
-            "base": [p[1] for p in pieces[name]],
-            "width": 0.86,
-            "marker": {
+            [p[0] for p in pieces[name]] or [None],
+            [1] * len(pieces[name]) or [None],
+            name,
+            (p[3] for p in pieces[name]),
+            base=[p[1] for p in pieces[name]],
+            orientation="v",
+            width=0.86,
+            marker={
                 "color": fill,
                 "line": {"color": edge, "width": 1},
                 "pattern": {"shape": hatch, "fgcolor": edge, "size": 6, "solidity": 0.15},
             },
-            "text": [ink(p[2]) for p in pieces[name]],
-            "textposition": "inside",
-            "insidetextanchor": "middle",
-            "textangle": 0,
-            "textfont": {"size": 9},
-            "constraintext": "none",
-            **on_mouse(p[3] for p in pieces[name]),
-            "name": ink(name),
-        }
+            text=[ink(p[2]) for p in pieces[name]],
+            textfont={"size": 9},
+            **INSIDE,
+            constraintext="none",
+        )
         for name, (fill, edge, hatch) in _WORDS.items()
     ]
     one_word = trace(

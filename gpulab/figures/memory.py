@@ -24,7 +24,6 @@ from gpulab.figures._style import (
     linear_bytes_axis,
     log_axis,
     note,
-    on_mouse,
     picture,
     row_axis,
     trace,
@@ -198,21 +197,20 @@ def _bars(
     color and pattern.
     """
     return [
-        {
-            "type": "bar",
-            "orientation": "h",
-            "y": list(names),
-            "x": [float(value) for value in values],
-            "name": ink(part),
-            "marker": {
+        trace(
+            "bars",
+            [float(value) for value in values],
+            list(names),
+            part,
+            f"{part}: %{{customdata}}",
+            customdata=[format_bytes(value) for value in values],
+            width=width,
+            marker={
                 "color": faded(looks[part][0], opacity),
                 "line": {"color": looks[part][0], "width": 1.5},
                 "pattern": {"shape": looks[part][1], "fgcolor": looks[part][0], "size": 7},
             },
-            "width": width,
-            "customdata": [format_bytes(value) for value in values],
-            **on_mouse(f"{part}: %{{customdata}}"),
-        }
+        )
         for part, values in parts.items()
         if any(values)
     ]

@@ -257,21 +257,21 @@ def gradient_window(window: GradientWindow) -> LabFigure:
         fate = next(name for name, end in limits.items() if exponent + shift < end)
         bars[fate] += [(exponent + shift + 0.5, count / total)] if count else []
     traces = [
-        {
-            "type": "bar",
-            "x": [at for at, _ in bars[name]],
-            "y": [share for _, share in bars[name]],
-            "name": ink(words),
-            "width": 0.92,
-            "marker": {
+        trace(
+            "bars",
+            [at for at, _ in bars[name]],
+            [share for _, share in bars[name]],
+            words,
+            "%{y:.2%} of the nonzero gradients, from %{customdata} before scaling: " + words,
+            customdata=[f"2^{at - 0.5 - shift:.0f}" for at, _ in bars[name]],
+            orientation="v",
+            width=0.92,
+            marker={
                 "color": "rgba(0,0,0,0)" if pattern else color,
                 "line": {"color": color, "width": 1.5},
                 "pattern": {"shape": pattern, "fgcolor": color, "size": 6, "fillmode": "replace"},
             },
-            "customdata": [f"2^{at - 0.5 - shift:.0f}" for at, _ in bars[name]],
-            "hovertemplate": f"%{{y:.2%}} of the nonzero gradients, from %{{customdata}} before "
-            f"scaling: {words}<extra></extra>",
-        }
+        )
         for name, (words, color, pattern) in _FATES.items()
     ]
     highest = max((share for values in bars.values() for _, share in values), default=0.1)

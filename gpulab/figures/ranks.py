@@ -10,18 +10,18 @@ from gpulab.evidence import Badge
 from gpulab.figures import palette
 from gpulab.figures._style import (
     AXIS,
+    INSIDE,
     LabFigure,
     cut,
     describe,
     extent,
     faded,
-    ink,
     interval_bars,
     linear_axis,
     linear_seconds_axis,
     log_axis,
     note,
-    on_mouse,
+    on_bar,
     picture,
     ticks,
     trace,
@@ -48,14 +48,13 @@ _TALLEST = 620
 _NAMED = 0.0125  # of the picture's width that a bar needs for each letter of a word
 _NUMBERED = 0.014
 _THIN = 0.006  # bars narrower than this share would be all edge
-# The kinds of bars: color, pattern, color of the text on a bar, and words in the legend. The
-# patterns alone distinguish them.
-_KINDS: dict[str, tuple[str, str, str, str]] = {
-    "forward": (palette.BLUE, "", "#FFFFFF", "forward"),
-    "backward": (palette.BLUISH_GREEN, "/", "#000000", "backward"),
-    "other compute": (palette.ORANGE, ".", "#000000", "optimizer and the rest"),
-    "communication": (palette.REDDISH_PURPLE, "\\", "#000000", "communication"),
-    "idle": (palette.GREY, "x", "#000000", "waits"),
+# The kinds of bars: color, pattern, and words in the legend. The patterns alone distinguish them.
+_KINDS = {
+    "forward": (palette.BLUE, "", "forward"),
+    "backward": (palette.BLUISH_GREEN, "/", "backward"),
+    "other compute": (palette.ORANGE, ".", "optimizer and the rest"),
+    "communication": (palette.REDDISH_PURPLE, "\\", "communication"),
+    "idle": (palette.GREY, "x", "waits"),
 }
 # several of these are in flight at once, so names on their bars would overlap
 _CROWDED = ("send", "recv")
@@ -136,19 +135,20 @@ def _rank_bars(
         else _text(kind, badge, bar.name, (b - a) / (end - begin))
         for bar, (a, b) in zip(bars, ends, strict=True)
     ]
-    return {
-        **_bar(kind, badge, 0.66 if beside else 0.9),
-        "y": [pitch * bar.rank + beside for bar in bars],
-        "x": [b - a for a, b in ends],
-        "base": [a for a, _ in ends],
-        "text": texts,
-        **on_mouse(
+    return _bars(
+        kind,
+        badge,
+        [pitch * bar.rank + beside for bar in bars],
+        ends,
+        (
             f"rank {bar.rank}: {'waits for ' if kind == 'idle' else ''}{bar.name}"
             f"{f' of {format_bytes(bar.nbytes)}' if bar.nbytes else ''}, "
             f"{format_seconds(bar.seconds)}"
             for bar in bars
         ),
-    }
+        texts,
+        height=0.66 if beside else 0.9,
+    )
 
 
 def _shares_in_words(t: RankTimeline) -> str:
@@ -185,8 +185,9 @@ def pipeline_schedule(
     count = sum(half.stages for half in halves)
     row = min(_STAGE_ROW, max(_LEAST_ROW, _TALLEST // count))
     title = (
-        f"{_SCHEDULES[model.schedule]}, {plural(model.stages, 'stage')}, {model.microbatches} "
-        f"microbatch{'es' if model.microbatches > 1 else ''}: bubble {model.bubble_ratio:.1%}"
+        f"{_SCHEDULES[model.schedule]}, {plural(model.stages, 'stage')}, "
+        f"{plural(model.microbatches, 'microbatch', 'microbatches')}: bubble "
+        f"{model.bubble_ratio:.1%}"
     )
     if run is None:
         label = f"time ({unit})" if unit else "time, in the unit of the costs"
@@ -227,13 +228,7 @@ def _stage_bars(
 ) -> list[dict[str, Any]]:
     """Return the bars of a schedule: waiting first, which is drawn behind, then all passes."""
     gaps = sorted(_gaps(half.passes, half.stages), key=lambda gap: gap[2])
-    waits = {
-        **_bar("idle", badge, 0.84),
-        "y": [stage for stage, _, _ in gaps],
-        "base": [begin for _, begin, _ in gaps],
-        "x": [end - begin for _, begin, end in gaps],
-        "hoverinfo": "skip",
-    }
+    waits = _bars("idle", badge, [stage for stage, *_ in gaps], [ends for _, *ends in gaps])
     passes = {
         kind: [one for one in half.passes if one.kind == kind] for kind in ("forward", "backward")
     }
@@ -245,20 +240,21 @@ def _stage_bars(
     forwards = [one.duration / whole for one in passes["forward"]]
     size = min(1.0, max(0.64, 0.99 * sum(forwards) / len(forwards) / room))
     drawn = [
-        {
-            **_bar(kind, badge, 0.84, min(one.duration for one in bars) / whole),
-            "y": [one.stage for one in bars],
-            "base": [one.begin for one in bars],
-            "x": [one.duration for one in bars],
-            "text": [
+        _bars(
+            kind,
+            badge,
+            [one.stage for one in bars],
+            [(one.begin, one.end) for one in bars],
+            map(_pass_in_words, bars),
+            [
                 _text(kind, badge, f"{kind} {one.name[1:]}", one.duration / whole / size)
                 if one.duration / whole >= size * room
                 else ""
                 for one in bars
             ],
-            "textfont": {"size": 11 * size},
-            **on_mouse(map(_pass_in_words, bars)),
-        }
+            width=min(one.duration for one in bars) / whole,
+            letters=11 * size,
+        )
         for kind, bars in passes.items()
     ]
     return [waits, *drawn] if gaps else drawn
@@ -280,13 +276,24 @@ def _gaps(passes: Sequence[StagePass], stages: int) -> Iterable[tuple[int, float
                 yield stage, free, begin
 
 
-def _bar(kind: str, badge: Badge, height: float, width: float = 1.0) -> dict[str, Any]:
-    """Return the look of a kind of bars: measured is filled, modelled and recorded are hollow; each
-    has its pattern.
+def _bars(
+    kind: str,
+    badge: Badge,
+    rows: Sequence[float],
+    ends: Sequence[Sequence[float]],
+    mouse: Iterable[str] | None = None,
+    texts: Sequence[str] | None = None,
+    *,
+    height: float = 0.84,
+    width: float = 1.0,
+    letters: float = 11,
+) -> dict[str, Any]:
+    """Return a kind of bars: measured is filled, modelled and recorded are hollow; each has its
+    pattern.
 
     ``width`` is the narrowest bar's share of the picture's width: very narrow bars have thin edges.
     """
-    color, shape, _, words = _KINDS[kind]
+    color, shape, words = _KINDS[kind]
     hollow = badge is not Badge.MEASURED
     edge: dict[str, Any]
     if kind == "idle":
@@ -299,18 +306,20 @@ def _bar(kind: str, badge: Badge, height: float, width: float = 1.0) -> dict[str
         lines = color if hollow else "#FFFFFF"
         pattern = {"size": 8, "solidity": 0.12, "fgcolor": lines, "fgopacity": 0.6}
     pattern |= {"shape": shape, "bgcolor": ground}
-    return {
-        "type": "bar",
-        "orientation": "h",
-        "name": ink(f"{words} ({badge.value.lower()})"),
-        "width": height,
-        "marker": {"color": ground, "pattern": pattern, "line": edge},
-        "textposition": "inside",
-        "insidetextanchor": "middle",
-        "textangle": 0,
-        "textfont": {"size": 11},
-        "constraintext": "none",
-    }
+    return trace(
+        "bars",
+        [end - begin for begin, end in ends],
+        rows,
+        f"{words} ({badge.lower()})",
+        mouse,
+        base=[begin for begin, _ in ends],
+        width=height,
+        marker={"color": ground, "pattern": pattern, "line": edge},
+        text=texts,
+        textfont={"size": letters},
+        **INSIDE,
+        constraintext="none",
+    )
 
 
 def _text(kind: str, badge: Badge, name: str, width: float) -> str:
@@ -322,8 +331,7 @@ def _text(kind: str, badge: Badge, name: str, width: float) -> str:
     text = number or (word if width > _NAMED * len(word) else short)
     if width < _NUMBERED * (1 + 0.4 * max(0, len(text) - 1)) or not text:
         return ""
-    color = _KINDS[kind][2]
-    return ink(text) if badge is not Badge.MEASURED else f'<span style="fill:{color}">{text}</span>'
+    return on_bar(text, badge, _KINDS[kind][0])
 
 
 def _rows_axis(at: Sequence[float], names: Sequence[str], low: float) -> dict[str, Any]:
@@ -463,7 +471,6 @@ def _points(
     color = palette.device_color(result.environment.device_kind)
     points = [p for p in result.points if _value(p, quantity) is not None]
     values = [_value(p, quantity) or 0.0 for p in points]
-    ends = [_ends(p, quantity, value) for p, value in zip(points, values, strict=True)]
     whose = f"{cut(result.label, _LABEL)}, {result.mode}" if several else f"{result.mode} scaling"
     waited = f", compute {result.stage}" if result.stage != "computed" else ""
     symbol = ("circle", "square", "diamond", "triangle-up")[number % 4]
@@ -471,27 +478,27 @@ def _points(
         "lines+markers",
         [p.ranks for p in points],
         values,
-        f"{whose}{waited} ({badge.value.lower()})",
+        f"{whose}{waited} ({badge.lower()})",
         (_point_words(p, badge) for p in points),
-        error_y=interval_bars(values, ends, color, width=4),
+        error_y=interval_bars(values, (_ends(p, quantity) for p in points), color, width=4),
         cliponaxis=False,
         marker=palette.marker(badge, color, symbol, 10),
         line=palette.line(badge, color, 1.5),
     )
 
 
-def _ends(p: ScalingMeasurement, quantity: Quantity, value: float) -> tuple[float, float]:
+def _ends(p: ScalingMeasurement, quantity: Quantity) -> tuple[float, float] | None:
     if quantity == "efficiency" and p.efficiency_interval is not None:
         return 100 * p.efficiency_interval[0], 100 * p.efficiency_interval[1]
     spans = {"seconds": p.interval_seconds, "speedup": p.speedup_interval}
-    return spans.get(quantity) or (value, value)
+    return spans.get(quantity)
 
 
 def _point_words(p: ScalingMeasurement, badge: Badge) -> str:
     ratio = "" if p.speedup is None else f", {format_ratio(p.speedup)}"
     span = p.speedup_interval and f" [{', '.join(map(format_ratio, p.speedup_interval))}]"
     step = format_seconds(p.median_seconds)
-    return f"{plural(p.ranks, 'rank')}, {badge.value.lower()}: step {step}{ratio}{span or ''}"
+    return f"{plural(p.ranks, 'rank')}, {badge.lower()}: step {step}{ratio}{span or ''}"
 
 
 def _predicted(result: ScalingResult, quantity: Quantity, several: bool) -> list[dict[str, Any]]:

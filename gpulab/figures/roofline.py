@@ -212,7 +212,7 @@ def _roofs(
             "lines",
             list(x),
             list(y),
-            f"roofs of {one.device} ({evidence.badge.value.lower()})",
+            f"roofs of {one.device} ({evidence.badge.lower()})",
             words,
             line=palette.line(evidence.badge, _color(one)),
             showlegend=number == 0,
@@ -593,20 +593,16 @@ def inference(
         if those
     ]
     for kind in dict.fromkeys(source.badge for *_, source in measured):
-        points = [
-            (n, rate, ends or (rate, rate))
-            for n, rate, ends, source in measured
-            if source.badge is kind
-        ]
-        rates = [rate for _, rate, _ in points]
+        points = [point for point in measured if point[-1].badge is kind]
+        batches, rates, ends, _ = zip(*points, strict=True)
         traces.append(
             trace(
                 "markers",
-                [size for size, _, _ in points],
+                batches,
                 rates,
-                f"{_POINTS[kind]} ({kind.value.lower()})",
-                (f"batch {n:,}: {format_number(rate)} tokens/s" for n, rate, _ in points),
-                error_y=interval_bars(rates, [bar for *_, bar in points], palette.VERMILLION, 2, 6),
+                f"{_POINTS[kind]} ({kind.lower()})",
+                (f"batch {n:,}: {format_number(rate)} tokens/s" for n, rate, *_ in points),
+                error_y=interval_bars(rates, ends, palette.VERMILLION, 2, 6),
                 marker=palette.marker(kind, palette.VERMILLION, "diamond", 12),
             )
         )
@@ -616,10 +612,9 @@ def inference(
         f"{first.batch:,}, and at most {format_number(last.tokens_per_second)} at batch "
         f"{last.batch:,}."
     )
-    evidence = [first.evidence, *{one.sentence: one for *_, one in measured}.values()]
     return picture(
         "Tokens per second over the batch",
-        evidence,
+        [first.evidence, *(source for *_, source in measured)],
         words,
         traces,
         xaxis=log_axis(

@@ -25,7 +25,6 @@ from gpulab.figures._style import (
     linear_seconds_axis,
     log_axis,
     note,
-    on_mouse,
     picture,
     row_axis,
     ticks,
@@ -136,7 +135,7 @@ def _row(place: int, m: Measurement) -> list[dict[str, Any]]:
                 mouse=f"{what}: {format_seconds(seconds)}",
                 marker=palette.marker(m.evidence.badge, color, symbol, 14 if offset < 0 else 11),
                 error_x=interval_bars([seconds], [m.interval_seconds], color, 2, 7)
-                if symbol == "circle" and m.interval_seconds is not None
+                if symbol == "circle"
                 else None,
             )
             for what, seconds, symbol, offset in there
@@ -154,7 +153,7 @@ def _row_name(row: ComparisonRow) -> str:
         break_long_words=False,
         break_on_hyphens=False,
     )
-    return "<br>".join([*lines, row.measurement.evidence.badge.value.lower()])
+    return "<br>".join([*lines, row.measurement.evidence.badge.lower()])
 
 
 def measurement(m: Measurement) -> LabFigure:
@@ -286,7 +285,7 @@ def _link_line(link: Link, rate: bool, x: np.ndarray) -> dict[str, Any]:
         "lines",
         x,
         list(x / seconds) if rate else seconds,
-        f"{link.name} ({badge.value.lower()})",
+        f"{link.name} ({badge.lower()})",
         f"{link.name}, %{{customdata}}",
         customdata=[
             f"{format_bytes(n)}: {format_seconds(t)}" for n, t in zip(x, seconds, strict=True)
@@ -313,7 +312,7 @@ def _prediction(fit: AlphaBeta, rate: bool, nbytes: float) -> dict[str, Any]:
     )
 
 
-def _as_drawn(rate: bool, nbytes: Any, *seconds: Any) -> tuple[Any, ...]:
+def _as_drawn(rate: bool, nbytes: Any, *seconds: Any) -> Any:
     """Return ascending times as they are, or as ascending rates."""
     return tuple(nbytes / each for each in reversed(seconds)) if rate else seconds
 
@@ -325,14 +324,13 @@ def _series_points(
     color = palette.COPIES.get(first.direction, palette.GREY)
     where = ", ".join(filter(None, (first.memory, device)))
     values = [p.bytes_per_second if rate else p.median_seconds for p in points]
-    spans = [p.interval_seconds or (p.median_seconds, p.median_seconds) for p in points]
-    ends = [_as_drawn(rate, p.nbytes, *span) for p, span in zip(points, spans, strict=True)]
+    ends = [_as_drawn(rate, p.nbytes, *(p.interval_seconds or ())) for p in points]
     symbol = _SYMBOLS.get(first.memory, ("square", "star"))[badge is Badge.MODELLED]
     return trace(
         "markers",
         [p.nbytes for p in points],
         values,
-        f"{SERIES_WORDS.get(first.direction, first.direction)}, {where} ({badge.value.lower()})",
+        f"{SERIES_WORDS.get(first.direction, first.direction)}, {where} ({badge.lower()})",
         map(_point_words, points),
         error_y=interval_bars(values, ends, color),
         marker=palette.marker(badge, color, symbol, 8),
@@ -422,7 +420,7 @@ def break_even(b: BreakEven) -> LabFigure:
                 "lines+markers",
                 sizes,
                 seconds,
-                f"{name} ({badge.value.lower()})",
+                f"{name} ({badge.lower()})",
                 f"{name}, n = %{{x:d}}: %{{customdata}}",
                 customdata=[format_seconds(v) for v in seconds],
                 line=palette.line(badge, color),
@@ -457,18 +455,17 @@ def overlap(o: Overlap) -> LabFigure:
         lane: [one for one in o.timeline if one.lane == lane] for lane in ("copy", "compute")
     }
     traces = [
-        {
-            **{"type": "bar", "orientation": "h", "width": 0.55, "showlegend": False},
-            "y": [lane] * len(spans),
-            "x": [span.seconds for span in spans],
-            "base": [span.start_seconds for span in spans],
-            "marker": bar_marker(
+        trace(
+            "bars",
+            [span.seconds for span in spans],
+            [lane] * len(spans),
+            mouse=(f"{lane} {span.chunk + 1}: {format_seconds(span.seconds)}" for span in spans),
+            base=[span.start_seconds for span in spans],
+            width=0.55,
+            marker=bar_marker(
                 o.evidence.badge, palette.LANES[lane], [span.seconds for span in spans], end
             ),
-            **on_mouse(
-                f"{lane} {span.chunk + 1}: {format_seconds(span.seconds)}" for span in spans
-            ),
-        }
+        )
         for lane, spans in by_lane.items()
     ]
     marks = (
@@ -650,7 +647,7 @@ def _medians(
         "markers",
         x,
         middle,
-        f"median and 95 % interval, {device} ({badge.value.lower()})",
+        f"median and 95 % interval, {device} ({badge.lower()})",
         words,
         error_y=interval_bars(middle, ends, color),
         marker=palette.marker(badge, color, "circle", 8),

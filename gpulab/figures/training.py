@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpulab.evidence import Badge
 from gpulab.figures import palette
 from gpulab.figures._style import (
+    INSIDE,
     MID_GREY,
     LabFigure,
     bar_marker,
@@ -19,7 +20,7 @@ from gpulab.figures._style import (
     interval_bars,
     linear_seconds_axis,
     log_axis,
-    on_mouse,
+    on_bar,
     picture,
     row_axis,
     ticks,
@@ -38,13 +39,8 @@ _NUMBERED = 0.0225  # of the picture's width that a bar needs for a number
 _MARGIN = 190  # pixels of title, axis and a legend of four rows
 _LANES = {"data": "load and decode", "copy": "copy", "compute": "compute"}
 _MOST_ROWS = 10  # most workers with a row, unless more load the steps drawn
-_BAR: dict[str, Any] = {"type": "bar", "orientation": "h", "width": 0.62}
-_INSIDE: dict[str, Any] = {
-    "textposition": "inside",
-    "insidetextanchor": "middle",
-    "textangle": 0,
-    "textfont": {"size": 11},
-}
+_HIGH = 0.62  # of a lane's height that a bar fills
+_LETTERS = {"size": 11}  # of the text on a bar
 
 
 def pipeline(p: PipelineResult, steps: int = 12) -> LabFigure:
@@ -70,18 +66,19 @@ def pipeline(p: PipelineResult, steps: int = 12) -> LabFigure:
         for gap in [(0.0, begins[0].start_seconds), *p.gaps]
         if gap[0] < begins[drawn - 1].end_seconds
     ]
-    waits = {
-        **_BAR,
-        "name": ink("the accelerator waits"),
-        "y": ["compute"] * len(gaps),
-        "x": [b - a for a, b in gaps],
-        "base": [a for a, _ in gaps],
-        "marker": {
+    waits = trace(
+        "bars",
+        [b - a for a, b in gaps],
+        ["compute"] * len(gaps),
+        "the accelerator waits",
+        (f"waits {format_seconds(b - a)}" for a, b in gaps),
+        base=[a for a, _ in gaps],
+        width=_HIGH,
+        marker={
             "color": "rgba(127,127,127,0.30)",
             "pattern": {"shape": "x", "size": 5, "fgcolor": palette.GREY},
         },
-        **on_mouse(f"waits {format_seconds(b - a)}" for a, b in gaps),
-    }
+    )
     lanes = [
         _lane(
             lane,
@@ -108,27 +105,24 @@ def pipeline(p: PipelineResult, steps: int = 12) -> LabFigure:
 
 def _lane(lane: str, spans: Sequence[StepSpan], badge: Badge, end: float) -> dict[str, Any]:
     """Return the bars of one lane; the lane that loads has a row for each worker."""
-    color, hollow = palette.LANES[lane], badge is not Badge.MEASURED
+    color = palette.LANES[lane]
     loads = [f"worker {span.worker}" if span.worker >= 0 else "training loads" for span in spans]
-    return {
-        **_BAR,
-        "name": ink(f"{_LANES[lane]} ({badge.value.lower()})"),
-        "y": loads if lane == "data" else [lane] * len(spans),
-        "x": [min(span.end_seconds, end) - span.start_seconds for span in spans],
-        "base": [span.start_seconds for span in spans],
-        "marker": bar_marker(badge, color, [span.seconds for span in spans], end),
-        "text": [
-            _on_bar(str(span.step + 1), "" if hollow else color)
-            if span.seconds > _NUMBERED * end
-            else ""
+    return trace(
+        "bars",
+        [min(span.end_seconds, end) - span.start_seconds for span in spans],
+        loads if lane == "data" else [lane] * len(spans),
+        f"{_LANES[lane]} ({badge.lower()})",
+        (f"batch {span.step + 1}: {_LANES[lane]} {format_seconds(span.seconds)}" for span in spans),
+        base=[span.start_seconds for span in spans],
+        width=_HIGH,
+        marker=bar_marker(badge, color, [span.seconds for span in spans], end),
+        text=[
+            on_bar(str(span.step + 1), badge, color) if span.seconds > _NUMBERED * end else ""
             for span in spans
         ],
-        **_INSIDE,
-        **on_mouse(
-            f"batch {span.step + 1}: {_LANES[lane]} {format_seconds(span.seconds)}"
-            for span in spans
-        ),
-    }
+        textfont=_LETTERS,
+        **INSIDE,
+    )
 
 
 def profile(p: Profile) -> LabFigure:
@@ -186,34 +180,26 @@ def _profile_lane(
         for span, after, room in zip(spans, follows, rooms, strict=True)
     )
     texts = [
-        _on_bar(short, color if on else "") if on or by else ""
+        on_bar(short, Badge.MEASURED, color) if on else ink(short) if by else ""
         for short, on, by in zip(names, on_it, beside, strict=True)
     ]
     lengths = [span.seconds for span in spans]
-    return {
-        **_BAR,
-        "y": [name] * len(spans),
-        "x": lengths,
-        "width": 0.7,
-        "base": [span.start_seconds - begin for span in spans],
-        "marker": bar_marker(Badge.MEASURED, color, lengths, whole),
-        "text": texts,
-        **_INSIDE,
-        "textposition": ["inside" if on else "outside" for on in on_it],
-        "cliponaxis": False,
-        **on_mouse(
+    return trace(
+        "bars",
+        lengths,
+        [name] * len(spans),
+        mouse=(
             f"{short}: {format_seconds(length)}"
             for short, length in zip(names, lengths, strict=True)
         ),
-    }
-
-
-def _on_bar(text: str, color: str) -> str:
-    """Return text for a bar of this color: white on blue, black on the other colors, which are
-    lighter. Without a color ("") it has the theme's text color.
-    """
-    shade = "#FFFFFF" if color == palette.BLUE else "#000000"
-    return f'<span style="fill:{shade}">{text}</span>' if color else ink(text)
+        base=[span.start_seconds - begin for span in spans],
+        width=0.7,
+        marker=bar_marker(Badge.MEASURED, color, lengths, whole),
+        text=texts,
+        textfont=_LETTERS,
+        **{**INSIDE, "textposition": ["inside" if on else "outside" for on in on_it]},
+        cliponaxis=False,
+    )
 
 
 # The speed-up ladder.
@@ -367,8 +353,7 @@ def _marks(
 ) -> dict[str, Any]:
     """Return gains with their intervals."""
     values = [gain.ratio for gain in gains]
-    ends = [gain.interval or (gain.ratio, gain.ratio) for gain in gains]
-    error = interval_bars(values, ends, marker["color"], width=5)
+    error = interval_bars(values, [gain.interval for gain in gains], marker["color"], width=5)
     return trace("markers", values, rows, name, mouse, marker=marker, error_x=error)
 
 
