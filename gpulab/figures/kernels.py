@@ -73,9 +73,9 @@ def access(pattern: AccessPattern) -> LabFigure:
         "Shared memory: the 4-byte words of each bank;<br>each word after the first costs one more "
         "wavefront"
     )
-    passes, highest = _passes(pattern), max(4, pattern.conflict_ways)
-    starts = [part * (_BANKS + _GAP) for part in range(passes)]
-    numbered, banks_title = _PASSES[passes]
+    highest = max(4, pattern.conflict_ways)
+    starts = [part * (_BANKS + _GAP) for part in range(pattern.passes)]
+    numbered, banks_title = _PASSES[pattern.passes]
     marks = [(start + mark, str(mark)) for start in starts for mark in numbered]
     heights = range(0, highest + 1, max(1, -(-highest // 8)))
     bare = {"visible": False, "tickprefix": "", "ticksuffix": ""}
@@ -117,11 +117,6 @@ def access(pattern: AccessPattern) -> LabFigure:
         bargap=0,
         margin={"l": 44},
     )
-
-
-def _passes(pattern: AccessPattern) -> int:
-    """Return a request's passes over shared memory: half-warps or quarter-warps may take turns."""
-    return max(1, pattern.element_bytes // 4)
 
 
 def _boxes(
@@ -193,7 +188,7 @@ def _banks(pattern: AccessPattern) -> list[dict[str, Any]]:
     """Return a bar for each bank and pass, a piece for each word; the first word of a bank costs
     nothing, each further one a wavefront.
     """
-    passes = _passes(pattern)
+    passes = pattern.passes
     numbered = passes == 1 and pattern.conflict_ways <= _READABLE
     # place, level, label and hover text of each word
     first, further = _WORDS

@@ -298,6 +298,17 @@ class AccessPattern(Result):
     conflict_ways: int
     evidence: Evidence
 
+    @property
+    def passes(self) -> int:
+        """Passes over shared memory: half-warps take turns for elements of 8 bytes, quarter-warps
+        for those of 16.
+        """
+        return max(1, self.element_bytes // WORD_BYTES)
+
+    def pass_of(self, lane: int) -> int:
+        """Return the pass in which a lane is served, from 0."""
+        return lane * self.passes // WARP_LANES
+
     def _asked(self) -> list[int]:
         return [
             address for address, active in zip(self.addresses, self.active, strict=True) if active
@@ -335,10 +346,7 @@ class AccessPattern(Result):
         """The passes that the same lanes would take without conflicts: 1 for a whole warp, up to 2
         by half-warps, up to 4 by quarter-warps.
         """
-        return len({self._pass_of(lane) for lane, active in enumerate(self.active) if active})
-
-    def _pass_of(self, lane: int) -> int:
-        return lane * max(1, self.element_bytes // WORD_BYTES) // WARP_LANES
+        return len({self.pass_of(lane) for lane, active in enumerate(self.active) if active})
 
     def sector_lanes(self) -> dict[int, tuple[int, ...]]:
         """Return the lanes that touch each sector, by the sector's number (address // 32),
@@ -360,7 +368,7 @@ class AccessPattern(Result):
         """
         found: dict[int, dict[int, list[int]]] = {}
         for lane, (address, active) in enumerate(zip(self.addresses, self.active, strict=True)):
-            if active and self._pass_of(lane) == part:
+            if active and self.pass_of(lane) == part:
                 for word in range(
                     address // WORD_BYTES, (address + self.element_bytes - 1) // WORD_BYTES + 1
                 ):

@@ -360,17 +360,13 @@ def _banks_in_words(pattern: AccessPattern) -> tuple[str, bool]:
         return f"{plural(lanes, 'lane')}, {passes}: {broadcast}no conflict", True
     worst = {
         bank
-        for part in range(_parts_of(pattern))
+        for part in range(pattern.passes)
         for bank, found in pattern.bank_lanes(part).items()
         if len(found) == ways
     }
     also = f" and {plural(len(worst) - 1, 'other bank')}" if len(worst) > 1 else ""
     conflict = f"bank {min(worst)}{also}: {ways} words{' each' * bool(also)}, {ways}-way conflict"
     return f"{conflict}; {passes} instead of {pattern.ideal_wavefronts}", False
-
-
-def _parts_of(pattern: AccessPattern) -> int:
-    return max(1, pattern.element_bytes // _WORD_BYTES)
 
 
 def _sector_columns(pattern: AccessPattern, elements: np.ndarray) -> list[dict[str, Any]]:
@@ -398,12 +394,10 @@ def _bank_parts(pattern: AccessPattern) -> list[dict[str, Any]]:
     """Return 32 columns, one per bank, for each part of the warp that is served separately. The
     cells are the words, each with its lanes.
     """
-    passes = _parts_of(pattern)
-    banks = [pattern.bank_lanes(k) for k in range(passes)]
     parts = [
         {
             "title": title,
-            "lanes": [on and lane * passes // LANES == k for lane, on in enumerate(pattern.active)],
+            "lanes": [on and pattern.pass_of(lane) == k for lane, on in enumerate(pattern.active)],
             "columns": [
                 {
                     "label": str(bank),
@@ -411,13 +405,13 @@ def _bank_parts(pattern: AccessPattern) -> list[dict[str, Any]]:
                     "title": f"bank {bank}",
                     "cells": [
                         {"label": _word_in_words(word, pattern.element_bytes), "lanes": list(who)}
-                        for word, who in found.get(bank, {}).items()
+                        for word, who in pattern.bank_lanes(k).get(bank, {}).items()
                     ],
                 }
                 for bank in range(LANES)
             ],
         }
-        for k, (title, found) in enumerate(zip(_PARTS[passes], banks, strict=True))
+        for k, title in enumerate(_PARTS[pattern.passes])
     ]
     return [part for part in parts if any(part["lanes"])]
 
