@@ -40,7 +40,6 @@ SOURCE = (
     "(https://docs.pytorch.org/docs/stable/amp.html), read November 2026"
 )
 POLICIES = ("lower", "float32", "widest", "inputs")
-DTYPES = ("bfloat16", "float16")
 # The observation of one operator: its policy or None, the types in which it ran for float32 and for
 # lower inputs, and why it was not observed.
 Seen = tuple[str | None, str, str, str]
@@ -204,7 +203,8 @@ def autocast_policy(
     """
     kind, where = _place(device)
     usual = "bfloat16" if kind == "cpu" else "float16"  # autocast's own defaults
-    chosen = _validate.word("autocast_policy", "dtype", usual if dtype is None else dtype, DTYPES)
+    wanted = usual if dtype is None else dtype
+    chosen = _validate.word("autocast_policy", "dtype", wanted, ("bfloat16", "float16"))
     asked = (
         list(CASES)
         if operators is None
@@ -285,10 +285,8 @@ def _all_without_device(dtype: str) -> dict[str, Seen]:
         timeout=_PATIENCE_SECONDS,
         check=False,
     )
-    return {
-        name: (p, a, b, note)
-        for name, (p, a, b, note) in json.loads(done.stdout.splitlines()[-1]).items()
-    }
+    seen: dict[str, Seen] = json.loads(done.stdout.splitlines()[-1])
+    return seen
 
 
 def _without_device(names: Sequence[str], dtype: str) -> dict[str, Seen]:
@@ -314,271 +312,59 @@ def _place(device: Any) -> tuple[str, devices.Device | None]:
     return where.kind, where
 
 
-# Device kind -> policy -> operators, by the documentation's own names; an operator on no list runs
-# in the type of its inputs.
-LISTS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
+# Device kind -> policy -> operators, as one text, by the documentation's own names; an operator on
+# no list runs in the type of its inputs.
+LISTS: Mapping[str, Mapping[str, str]] = {
     "cuda": {
-        "lower": (
-            "__matmul__",
-            "addbmm",
-            "addmm",
-            "addmv",
-            "addr",
-            "baddbmm",
-            "bmm",
-            "multi_dot",
-            "conv1d",
-            "conv2d",
-            "conv3d",
-            "conv_transpose1d",
-            "conv_transpose2d",
-            "conv_transpose3d",
-            "GRUCell",
-            "linear",
-            "LSTMCell",
-            "matmul",
-            "mm",
-            "mv",
-            "prelu",
-            "RNNCell",
-        ),
-        "float32": (
-            "__pow__",
-            "__rdiv__",
-            "__rpow__",
-            "__rtruediv__",
-            "acos",
-            "asin",
-            "binary_cross_entropy_with_logits",
-            "cosh",
-            "cosine_embedding_loss",
-            "cdist",
-            "cosine_similarity",
-            "cross_entropy",
-            "cumprod",
-            "cumsum",
-            "dist",
-            "erfinv",
-            "exp",
-            "expm1",
-            "group_norm",
-            "hinge_embedding_loss",
-            "kl_div",
-            "l1_loss",
-            "layer_norm",
-            "log",
-            "log_softmax",
-            "log10",
-            "log1p",
-            "log2",
-            "margin_ranking_loss",
-            "mse_loss",
-            "multilabel_margin_loss",
-            "multi_margin_loss",
-            "nll_loss",
-            "norm",
-            "normalize",
-            "pdist",
-            "poisson_nll_loss",
-            "pow",
-            "prod",
-            "reciprocal",
-            "rsqrt",
-            "sinh",
-            "smooth_l1_loss",
-            "soft_margin_loss",
-            "softmax",
-            "softmin",
-            "softplus",
-            "sum",
-            "renorm",
-            "tan",
-            "triplet_margin_loss",
-        ),
-        "widest": (
-            "addcdiv",
-            "addcmul",
-            "atan2",
-            "bilinear",
-            "cross",
-            "dot",
-            "grid_sample",
-            "index_put",
-            "scatter_add",
-            "tensordot",
-        ),
+        "lower": "__matmul__ addbmm addmm addmv addr baddbmm bmm multi_dot conv1d conv2d "
+        "conv3d conv_transpose1d conv_transpose2d conv_transpose3d GRUCell linear "
+        "LSTMCell matmul mm mv prelu RNNCell",
+        "float32": "__pow__ __rdiv__ __rpow__ __rtruediv__ acos asin "
+        "binary_cross_entropy_with_logits cosh cosine_embedding_loss cdist "
+        "cosine_similarity cross_entropy cumprod cumsum dist erfinv exp expm1 "
+        "group_norm hinge_embedding_loss kl_div l1_loss layer_norm log log_softmax "
+        "log10 log1p log2 margin_ranking_loss mse_loss multilabel_margin_loss "
+        "multi_margin_loss nll_loss norm normalize pdist poisson_nll_loss pow prod "
+        "reciprocal rsqrt sinh smooth_l1_loss soft_margin_loss softmax softmin "
+        "softplus sum renorm tan triplet_margin_loss",
+        "widest": "addcdiv addcmul atan2 bilinear cross dot grid_sample index_put scatter_add "
+        "tensordot",
     },
     "xpu": {
-        "lower": (
-            "addbmm",
-            "addmm",
-            "addmv",
-            "addr",
-            "baddbmm",
-            "bmm",
-            "multi_dot",
-            "conv1d",
-            "conv2d",
-            "conv3d",
-            "conv_transpose1d",
-            "conv_transpose2d",
-            "conv_transpose3d",
-            "GRUCell",
-            "linear",
-            "LSTMCell",
-            "matmul",
-            "mm",
-            "mv",
-            "RNNCell",
-        ),
-        "float32": (
-            "__pow__",
-            "__rdiv__",
-            "__rpow__",
-            "__rtruediv__",
-            "binary_cross_entropy_with_logits",
-            "cosine_embedding_loss",
-            "cosine_similarity",
-            "cumsum",
-            "dist",
-            "exp",
-            "group_norm",
-            "hinge_embedding_loss",
-            "kl_div",
-            "l1_loss",
-            "layer_norm",
-            "log",
-            "log_softmax",
-            "margin_ranking_loss",
-            "nll_loss",
-            "normalize",
-            "poisson_nll_loss",
-            "pow",
-            "reciprocal",
-            "rsqrt",
-            "soft_margin_loss",
-            "softmax",
-            "softmin",
-            "sum",
-            "triplet_margin_loss",
-        ),
-        "widest": ("bilinear", "cross", "grid_sample", "index_put", "scatter_add", "tensordot"),
+        "lower": "addbmm addmm addmv addr baddbmm bmm multi_dot conv1d conv2d conv3d "
+        "conv_transpose1d conv_transpose2d conv_transpose3d GRUCell linear LSTMCell "
+        "matmul mm mv RNNCell",
+        "float32": "__pow__ __rdiv__ __rpow__ __rtruediv__ binary_cross_entropy_with_logits "
+        "cosine_embedding_loss cosine_similarity cumsum dist exp group_norm "
+        "hinge_embedding_loss kl_div l1_loss layer_norm log log_softmax "
+        "margin_ranking_loss nll_loss normalize poisson_nll_loss pow reciprocal rsqrt "
+        "soft_margin_loss softmax softmin sum triplet_margin_loss",
+        "widest": "bilinear cross grid_sample index_put scatter_add tensordot",
     },
     "cpu": {
-        "lower": (
-            "conv1d",
-            "conv2d",
-            "conv3d",
-            "bmm",
-            "mm",
-            "linalg_vecdot",
-            "baddbmm",
-            "addmm",
-            "addbmm",
-            "linear",
-            "matmul",
-            "_convolution",
-            "conv_tbc",
-            "mkldnn_rnn_layer",
-            "conv_transpose1d",
-            "conv_transpose2d",
-            "conv_transpose3d",
-            "prelu",
-            "scaled_dot_product_attention",
-            "_native_multi_head_attention",
-        ),
-        "float32": (
-            "avg_pool3d",
-            "binary_cross_entropy",
-            "grid_sampler",
-            "grid_sampler_2d",
-            "_grid_sampler_2d_cpu_fallback",
-            "grid_sampler_3d",
-            "polar",
-            "prod",
-            "quantile",
-            "nanquantile",
-            "stft",
-            "cdist",
-            "trace",
-            "view_as_complex",
-            "cholesky_inverse",
-            "cholesky_solve",
-            "inverse",
-            "lu_solve",
-            "orgqr",
-            "ormqr",
-            "pinverse",
-            "max_pool3d",
-            "max_unpool2d",
-            "max_unpool3d",
-            "adaptive_avg_pool3d",
-            "reflection_pad1d",
-            "reflection_pad2d",
-            "replication_pad1d",
-            "replication_pad2d",
-            "replication_pad3d",
-            "mse_loss",
-            "cosine_embedding_loss",
-            "nll_loss",
-            "nll_loss2d",
-            "hinge_embedding_loss",
-            "poisson_nll_loss",
-            "cross_entropy_loss",
-            "l1_loss",
-            "huber_loss",
-            "margin_ranking_loss",
-            "soft_margin_loss",
-            "triplet_margin_loss",
-            "multi_margin_loss",
-            "ctc_loss",
-            "kl_div",
-            "multilabel_margin_loss",
-            "binary_cross_entropy_with_logits",
-            "fft_fft",
-            "fft_ifft",
-            "fft_fft2",
-            "fft_ifft2",
-            "fft_fftn",
-            "fft_ifftn",
-            "fft_rfft",
-            "fft_irfft",
-            "fft_rfft2",
-            "fft_irfft2",
-            "fft_rfftn",
-            "fft_irfftn",
-            "fft_hfft",
-            "fft_ihfft",
-            "linalg_cond",
-            "linalg_matrix_rank",
-            "linalg_solve",
-            "linalg_cholesky",
-            "linalg_svdvals",
-            "linalg_eigvals",
-            "linalg_eigvalsh",
-            "linalg_inv",
-            "linalg_householder_product",
-            "linalg_tensorinv",
-            "linalg_tensorsolve",
-            "fake_quantize_per_tensor_affine",
-            "geqrf",
-            "_lu_with_info",
-            "qr",
-            "svd",
-            "triangular_solve",
-            "fractional_max_pool2d",
-            "fractional_max_pool3d",
-            "adaptive_max_pool3d",
-            "multilabel_margin_loss_forward",
-            "linalg_qr",
-            "linalg_cholesky_ex",
-            "linalg_svd",
-            "linalg_eig",
-            "linalg_eigh",
-            "linalg_lstsq",
-            "linalg_inv_ex",
-        ),
-        "widest": ("cat", "stack", "index_copy"),
+        "lower": "conv1d conv2d conv3d bmm mm linalg_vecdot baddbmm addmm addbmm linear matmul "
+        "_convolution conv_tbc mkldnn_rnn_layer conv_transpose1d conv_transpose2d "
+        "conv_transpose3d prelu scaled_dot_product_attention "
+        "_native_multi_head_attention",
+        "float32": "avg_pool3d binary_cross_entropy grid_sampler grid_sampler_2d "
+        "_grid_sampler_2d_cpu_fallback grid_sampler_3d polar prod quantile "
+        "nanquantile stft cdist trace view_as_complex cholesky_inverse cholesky_solve "
+        "inverse lu_solve orgqr ormqr pinverse max_pool3d max_unpool2d max_unpool3d "
+        "adaptive_avg_pool3d reflection_pad1d reflection_pad2d replication_pad1d "
+        "replication_pad2d replication_pad3d mse_loss cosine_embedding_loss nll_loss "
+        "nll_loss2d hinge_embedding_loss poisson_nll_loss cross_entropy_loss l1_loss "
+        "huber_loss margin_ranking_loss soft_margin_loss triplet_margin_loss "
+        "multi_margin_loss ctc_loss kl_div multilabel_margin_loss "
+        "binary_cross_entropy_with_logits fft_fft fft_ifft fft_fft2 fft_ifft2 "
+        "fft_fftn fft_ifftn fft_rfft fft_irfft fft_rfft2 fft_irfft2 fft_rfftn "
+        "fft_irfftn fft_hfft fft_ihfft linalg_cond linalg_matrix_rank linalg_solve "
+        "linalg_cholesky linalg_svdvals linalg_eigvals linalg_eigvalsh linalg_inv "
+        "linalg_householder_product linalg_tensorinv linalg_tensorsolve "
+        "fake_quantize_per_tensor_affine geqrf _lu_with_info qr svd triangular_solve "
+        "fractional_max_pool2d fractional_max_pool3d adaptive_max_pool3d "
+        "multilabel_margin_loss_forward linalg_qr linalg_cholesky_ex linalg_svd "
+        "linalg_eig linalg_eigh linalg_lstsq linalg_inv_ex",
+        "widest": "cat stack index_copy",
     },
 }
 # Operators that the lists have under another name.
@@ -592,8 +378,12 @@ SAME = {
 }
 
 
-def _lists(kind: str) -> Mapping[str, tuple[str, ...]]:
-    return LISTS.get("cuda" if kind == "rocm" else kind, {})
+def _lists(kind: str) -> dict[str, list[str]]:
+    """Return policy -> operators as documented for a kind of device; empty for one such as Apple's
+    GPUs, which the documentation leaves out.
+    """
+    listed = LISTS.get("cuda" if kind == "rocm" else kind, {})
+    return {policy: names.split() for policy, names in listed.items()}
 
 
 def documented(kind: str, operator: str) -> str:
