@@ -25,6 +25,8 @@ from gpulab.units import (
     format_seconds,
 )
 
+# A part of a figure, as plotly takes it: a trace, an axis, a shape, an annotation, a layout.
+Part = dict[str, Any]
 MID_GREY = "#7C7C7C"  # the same contrast, 4.2, against white and against JupyterLab's dark #111111
 GRID = "rgba(127,127,127,0.22)"
 AXIS = "rgba(127,127,127,0.65)"
@@ -56,7 +58,7 @@ _TITLE = {
     "yanchor": "top",
     "font": {"size": 15},
 }
-_AXIS: dict[str, Any] = {
+_AXIS: Part = {
     "gridcolor": GRID,
     "linecolor": AXIS,
     "zeroline": False,
@@ -69,8 +71,8 @@ _AXIS: dict[str, Any] = {
     "ticksuffix": _INK_CLOSE,
     "title": {"standoff": 10},
 }
-# Where a bar has its text: in the middle, level, and never smaller than its font's size.
-INSIDE: dict[str, Any] = {
+# Where a bar has its text: in its middle, level.
+INSIDE: Part = {
     "textposition": "inside",
     "insidetextanchor": "middle",
     "textangle": 0,
@@ -137,11 +139,11 @@ def picture(
     title: str,
     evidence: Evidence | Iterable[Evidence],
     description: str,
-    traces: Sequence[dict[str, Any]],
+    traces: Sequence[Part],
     *,
     height: int = HEIGHT,
     above: int = 0,
-    guides: Sequence[tuple[dict[str, Any], dict[str, Any]]] = (),
+    guides: Sequence[tuple[Part, Part]] = (),
     **layout: Any,
 ) -> LabFigure:
     """Return a figure with the course's look, made in one call: updating a plotly figure later is
@@ -174,7 +176,7 @@ def picture(
     more = _TITLE_LINE * max(len(titles) - 1, 0)
     extra = more + _SUBTITLE_LINE * max(len(badges) - 1, 0)
     subtitle = {"text": ink("<br>".join(badges)), "font": {"size": 12, "color": MID_GREY}}
-    look: dict[str, Any] = {
+    look: Part = {
         "title": {
             **_TITLE,
             # plotly puts the last of several lines where it puts a single one
@@ -219,7 +221,7 @@ def describe(*results: Any) -> str:
     return " ".join(parts)
 
 
-def ticks(values: Iterable[Any], texts: Iterable[str], **more: Any) -> dict[str, Any]:
+def ticks(values: Iterable[Any], texts: Iterable[str], **more: Any) -> Part:
     """Return the part of an axis that writes a text at each value."""
     return {
         "tickmode": "array",
@@ -231,13 +233,13 @@ def ticks(values: Iterable[Any], texts: Iterable[str], **more: Any) -> dict[str,
     }
 
 
-def row_axis(names: Sequence[str], **more: Any) -> dict[str, Any]:
+def row_axis(names: Sequence[str], **more: Any) -> Part:
     """Return an axis of named rows, the first one on top."""
     order = {"categoryorder": "array", "categoryarray": list(names), "autorange": "reversed"}
     return {"type": "category", **order, "showgrid": False, **ticks(names, names), **more}
 
 
-def note(text: str, x: float, y: float, place: str = "", **more: Any) -> dict[str, Any]:
+def note(text: str, x: float, y: float, place: str = "", **more: Any) -> Part:
     """Return a text in the picture. ``place`` lists its xref, yref, xanchor and yanchor, such as
     "x paper left bottom"; the last ones may be missing.
     """
@@ -245,7 +247,7 @@ def note(text: str, x: float, y: float, place: str = "", **more: Any) -> dict[st
     return {"x": x, "y": y, "text": ink(text), "showarrow": False, **dict(places), **more}
 
 
-def upright(x: float, **stroke: Any) -> dict[str, Any]:
+def upright(x: float, **stroke: Any) -> Part:
     """Return a vertical line over the whole height at a value of the x axis."""
     ends = {"x0": x, "x1": x, "xref": "x", "y0": 0, "y1": 1, "yref": "paper"}
     line = {"color": MID_GREY, "width": 1.5, "dash": "dash", **stroke}
@@ -258,7 +260,7 @@ def interval_bars(
     color: str,
     thickness: float = 1.5,
     width: float = 3,
-) -> dict[str, Any]:
+) -> Part:
     """Return the bars from each value to the ends of its interval, where it has one."""
     ends = [each or (value, value) for value, each in zip(values, intervals, strict=True)]
     return {
@@ -272,7 +274,7 @@ def interval_bars(
     }
 
 
-def on_mouse(texts: str | Iterable[str]) -> dict[str, Any]:
+def on_mouse(texts: str | Iterable[str]) -> Part:
     """Return the part of a trace that gives its marks a hover text: one for each mark, or one
     template for all.
     """
@@ -288,7 +290,7 @@ def trace(
     name: str = "",
     mouse: str | Iterable[str] | None = None,
     **look: Any,
-) -> dict[str, Any]:
+) -> Part:
     """Return a trace of lines, markers or texts, or of "bars" (horizontal ones, unless ``look``
     has another orientation). With a name it is in the legend; ``mouse`` gives its hover text, as
     for ``on_mouse``.
@@ -323,7 +325,7 @@ def apart(names: Sequence[str]) -> list[str]:
     ]
 
 
-def bar_marker(badge: Badge, color: str, lengths: Sequence[float], whole: float) -> dict[str, Any]:
+def bar_marker(badge: Badge, color: str, lengths: Sequence[float], whole: float) -> Part:
     """Return the look of bars that lie beside each other: measured ones are filled, others hollow.
 
     The light edge of filled bars keeps neighbors apart in both themes. A narrow bar has no edge,
@@ -395,7 +397,7 @@ _QUANTITIES: dict[str, tuple[Callable[[float], str], Sequence[float]]] = {
 
 def log_axis(
     quantity: str, values: Iterable[float | None], title: str, at: Sequence[float] | None = None
-) -> dict[str, Any]:
+) -> Part:
     """Return a logarithmic axis of a quantity, wide enough for all values, with round ticks (powers
     of two for bytes) or ticks ``at`` given values.
     """
@@ -420,7 +422,7 @@ def guide(
     bottom: bool = False,
     before: bool = False,
     **more: Any,
-) -> tuple[dict[str, Any], dict[str, Any]]:
+) -> tuple[Part, Part]:
     """Return a labeled straight line on a log axis, such as a break-even or a ceiling: the line,
     and its label.
 
@@ -437,7 +439,7 @@ def guide(
     return {**upright(value), **ends}, {**label, **more}
 
 
-def extent(traces: Iterable[dict[str, Any]]) -> list[float]:
+def extent(traces: Iterable[Part]) -> list[float]:
     """Return the values that a vertical axis must include: those of traces, and the ends of their
     intervals.
     """
@@ -451,7 +453,7 @@ def extent(traces: Iterable[dict[str, Any]]) -> list[float]:
 
 def linear_axis(
     high: float, title: str, text: Callable[[float], str], low: float = 0.0, binary: bool = False
-) -> dict[str, Any]:
+) -> Part:
     """Return a linear axis from ``low`` to a little over ``high`` with round ticks (powers of two
     where ``binary``).
     """
@@ -467,14 +469,14 @@ def linear_axis(
     }
 
 
-def linear_seconds_axis(high: float, title: str, low: float = 0.0) -> dict[str, Any]:
+def linear_seconds_axis(high: float, title: str, low: float = 0.0) -> Part:
     """Return a linear axis of time in one unit that suits ``high``."""
     units = ((1.0, "s"), (1e-3, "ms"), (1e-6, "us"))
     scale, unit = next((one for one in units if high >= one[0]), (1e-9, "ns"))
     return linear_axis(high, f"{title} ({unit})", lambda v: f"{v / scale:.6g}", low)
 
 
-def linear_bytes_axis(high: float, title: str) -> dict[str, Any]:
+def linear_bytes_axis(high: float, title: str) -> Part:
     """Return a linear axis of storage with ticks such as "512 MiB"."""
     return linear_axis(max(high, 1.0), title, lambda v: _short(format_bytes(v)), binary=True)
 

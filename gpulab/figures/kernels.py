@@ -14,6 +14,7 @@ from gpulab.figures._style import (
     INSIDE,
     MID_GREY,
     LabFigure,
+    Part,
     describe,
     ink,
     linear_axis,
@@ -121,14 +122,14 @@ def access(pattern: AccessPattern) -> LabFigure:
 
 def _boxes(
     boxes: Sequence[tuple[float, float, float]], height: float, name: str, **look: Any
-) -> dict[str, Any]:
+) -> Part:
     """Return boxes from (left, bottom, width) as one line, which None interrupts."""
     x = [x for left, _, w in boxes for x in (left, left + w, left + w, left, left, None)]
     y = [y for _, low, _ in boxes for y in (low, low, low + height, low + height, low, None)]
     return trace("lines", x, y, name, **look)
 
 
-def _sectors(pattern: AccessPattern) -> list[dict[str, Any]]:
+def _sectors(pattern: AccessPattern) -> list[Part]:
     """Return 32 places for sectors, row by row; the sectors moved; and the bytes that lanes use."""
     places = [
         (_PITCH * (number % _COLUMNS), -(number // _COLUMNS) - 1.0)
@@ -184,7 +185,7 @@ def _lanes(who: Sequence[int]) -> str:
     return f"lane{'s' if len(who) > 1 else ''} {', '.join(map(str, who))}"
 
 
-def _banks(pattern: AccessPattern) -> list[dict[str, Any]]:
+def _banks(pattern: AccessPattern) -> list[Part]:
     """Return a bar for each bank and pass, a piece for each word; the first word of a bank costs
     nothing, each further one a wavefront.
     """
@@ -291,8 +292,8 @@ def occupancy(launch: Occupancy) -> LabFigure:
     )
     sweeps = {axis: occupancy_sweep(launch, axis) for axis in _PANELS}
     shares = [0.0, 0.25, 0.5, 0.75, 1.0]
-    axes: dict[str, Any] = {}
-    traces: list[dict[str, Any]] = []
+    axes: Part = {}
+    traces: list[Part] = []
     legend: set[str] = set()
     for number, (axis, (values, table)) in enumerate(sweeps.items()):
         words, domain, shape, (step, unit), _ = _PANELS[axis]
@@ -323,7 +324,7 @@ def occupancy(launch: Occupancy) -> LabFigure:
 
 def _curve(
     axis: str, values: np.ndarray, table: OccupancyTable, shape: str, legend: set[str]
-) -> list[dict[str, Any]]:
+) -> list[Part]:
     """Return the dashed line, and a mark at each of its steps (at every whole warp for block sizes)
     that shows which resource limits there; ``legend`` collects the resources in the legend.
     """
@@ -359,7 +360,7 @@ def _curve(
     return traces
 
 
-def _here(launch: Occupancy, axis: str, values: np.ndarray) -> dict[str, Any]:
+def _here(launch: Occupancy, axis: str, values: np.ndarray) -> Part:
     """Return the ring around the launch, with its share beside it."""
     value = getattr(launch, axis)
     beside = "right" if value < 0.1 * values[-1] else "center"

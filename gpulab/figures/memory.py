@@ -17,6 +17,7 @@ from gpulab.figures._style import (
     AXIS,
     MID_GREY,
     LabFigure,
+    Part,
     apart,
     describe,
     faded,
@@ -45,7 +46,7 @@ _HIGHER = 15  # pixels from one line of names to the next
 # Free memory of more than this many times the longest bar would make the bars too short to read: a
 # label gives it, and it is not drawn to scale.
 _FAR, _NEAR = 4.0, 1.15
-_STACKED: dict[str, Any] = {"barmode": "stack", "legend": {"traceorder": "normal"}}
+_STACKED: Part = {"barmode": "stack", "legend": {"traceorder": "normal"}}
 # What each part of a rank's bar is called, its color, and the pattern that distinguishes it without
 # color.
 _PARTS = {
@@ -160,7 +161,7 @@ def _phase_runs(line: Timeline) -> list[tuple[int, int, str]]:
     return [*runs[:-1], (runs[-1][0], length, runs[-1][2])] if runs else []
 
 
-def _phase_names(runs: Sequence[tuple[int, int, str]], length: int) -> list[dict[str, Any]]:
+def _phase_names(runs: Sequence[tuple[int, int, str]], length: int) -> list[Part]:
     """Return labels with the names of the phases. A name wider than its phase is one line higher;
     of many short phases, only as many have a name as fit beside each other.
     """
@@ -192,7 +193,7 @@ def _bars(
     looks: Mapping[str, tuple[str, str]],
     opacity: float = 0.35,
     width: float = 0.6,
-) -> list[dict[str, Any]]:
+) -> list[Part]:
     """Return a trace for each part of the bars that is not zero in all of them; ``looks`` gives its
     color and pattern.
     """
@@ -216,7 +217,7 @@ def _bars(
     ]
 
 
-def _limit(nbytes: float, text: str, anchor: str, width: float = 2) -> dict[str, Any]:
+def _limit(nbytes: float, text: str, anchor: str, width: float = 2) -> Part:
     """Return the layout of a capacity's line and its label; with a width of 0, only the label."""
     return {
         "shapes": [upright(nbytes, width=width)] if width else [],
@@ -365,7 +366,7 @@ def machine(m: Machine) -> LabFigure:
     sizes = ", ".join(f"{name} {label}" for name, label in zip(names, labels, strict=True))
     axis = log_axis("bytes", [size for _, size, _, _ in levels], "bytes (log scale)")
     low, high = axis["range"]
-    traces: list[dict[str, Any]] = []
+    traces: list[Part] = []
     for name, label, (_, size, _, device) in zip(names, labels, levels, strict=True):
         line = trace("lines", [10**low, size], [name, name], line={"color": AXIS, "width": 1})
         mark = trace(

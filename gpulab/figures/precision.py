@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpulab.errors import InputError, shown
 from gpulab.figures import palette
 from gpulab.figures._style import (
     MID_GREY,
     LabFigure,
+    Part,
     describe,
     ink,
     note,
@@ -130,7 +131,7 @@ def _digits(low: float, high: float) -> int:
     return min(max(_DIGITS, math.floor(math.log10(largest)) - math.floor(math.log10(step)) + 1), 17)
 
 
-def _bits(one: Number, place: float, named: set[str]) -> list[dict[str, Any]]:
+def _bits(one: Number, place: float, named: set[str]) -> list[Part]:
     """Return one box for each bit, colored by its field; the format's name to the left. ``named``
     collects the fields that are in the legend.
     """
@@ -165,7 +166,7 @@ def _bits(one: Number, place: float, named: set[str]) -> list[dict[str, Any]]:
 
 def _neighbors(
     one: Number, place: float, symbol: str, low: float, high: float, is_first: bool, first: Number
-) -> list[dict[str, Any]]:
+) -> list[Part]:
     """Return the numbers of a format between the ends; the held number is filled and labelled."""
     from gpulab import precision
 

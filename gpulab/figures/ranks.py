@@ -12,6 +12,7 @@ from gpulab.figures._style import (
     AXIS,
     INSIDE,
     LabFigure,
+    Part,
     cut,
     describe,
     extent,
@@ -66,7 +67,7 @@ _SCHEDULES = {
     "1f1b": "1F1B",
     "interleaved": "interleaved 1F1B",
 }
-_LAYOUT: dict[str, Any] = {
+_LAYOUT: Part = {
     "barmode": "overlay",
     "showlegend": True,
     "legend": {"traceorder": "normal"},
@@ -123,7 +124,7 @@ def _kind_of(span: RankSpan) -> str:
 
 def _rank_bars(
     kind: str, bars: Sequence[RankSpan], pitch: float, begin: float, end: float, badge: Badge
-) -> dict[str, Any]:
+) -> Part:
     """Return one kind of bars of all ranks; messages have a narrower lane, below the thread's."""
     beside = _BESIDE if kind == "communication" else 0.0
     ends = [
@@ -195,8 +196,8 @@ def pipeline_schedule(
     else:
         title += f", measured {run.bubble_ratio:.1%}"
         scale = linear_seconds_axis(whole, "time since the step began")
-    traces: list[dict[str, Any]] = []
-    axes: dict[str, Any] = {}
+    traces: list[Part] = []
+    axes: Part = {}
     gap, top = 0.04 * (len(halves) - 1), 1.0
     for end, half in zip(("", "2"), halves, strict=False):
         low = top - half.stages / count * (1 - gap)
@@ -223,9 +224,7 @@ def pipeline_schedule(
     )
 
 
-def _stage_bars(
-    half: StageSchedule | ScheduleRun, badge: Badge, whole: float
-) -> list[dict[str, Any]]:
+def _stage_bars(half: StageSchedule | ScheduleRun, badge: Badge, whole: float) -> list[Part]:
     """Return the bars of a schedule: waiting first, which is drawn behind, then all passes."""
     gaps = sorted(_gaps(half.passes, half.stages), key=lambda gap: gap[2])
     waits = _bars("idle", badge, [stage for stage, *_ in gaps], [ends for _, *ends in gaps])
@@ -287,7 +286,7 @@ def _bars(
     height: float = 0.84,
     width: float = 1.0,
     letters: float = 11,
-) -> dict[str, Any]:
+) -> Part:
     """Return a kind of bars: measured is filled, modelled and recorded are hollow; each has its
     pattern.
 
@@ -295,7 +294,7 @@ def _bars(
     """
     color, shape, words = _KINDS[kind]
     hollow = badge is not Badge.MEASURED
-    edge: dict[str, Any]
+    edge: Part
     if kind == "idle":
         ground, edge = _CLEAR if hollow else _WAIT, {"width": 0}
         pattern = {"size": 6, "fgcolor": color, "fgopacity": 0.45}
@@ -334,7 +333,7 @@ def _text(kind: str, badge: Badge, name: str, width: float) -> str:
     return on_bar(text, badge, _KINDS[kind][0])
 
 
-def _rows_axis(at: Sequence[float], names: Sequence[str], low: float) -> dict[str, Any]:
+def _rows_axis(at: Sequence[float], names: Sequence[str], low: float) -> Part:
     """Return an axis of rows, the first on top, that ends at ``low``."""
     return {
         "type": "linear",
@@ -408,7 +407,7 @@ def scaling(
     values = extent(traces)
     if quantity == "efficiency":
         top = max([105.0, *values]) * 1.02
-        upward: dict[str, Any] = {"range": [0, top], "title": axis}
+        upward: Part = {"range": [0, top], "title": axis}
     else:
         upward = log_axis("seconds" if quantity == "seconds" else "count", values, axis)
     # ticks are powers of two, eight at most
@@ -433,7 +432,7 @@ def _value(point: ScalingPoint | ScalingMeasurement, quantity: Quantity) -> floa
     return speedup if speedup is None or quantity == "speedup" else 100 * speedup / point.ranks
 
 
-def _curve(curve: ScalingCurve, quantity: Quantity) -> list[dict[str, Any]]:
+def _curve(curve: ScalingCurve, quantity: Quantity) -> list[Part]:
     """Return the curve, and the point above which more ranks do not help."""
     color, dash = _LAWS.get(curve.law, (palette.GREY, "dash"))
     best = [p for p in curve.points if p.ranks == curve.best_ranks][:1]
@@ -464,9 +463,7 @@ def _curve_words(curve: ScalingCurve, p: ScalingPoint) -> str:
     )
 
 
-def _points(
-    result: ScalingResult, quantity: Quantity, number: int, several: bool
-) -> dict[str, Any]:
+def _points(result: ScalingResult, quantity: Quantity, number: int, several: bool) -> Part:
     badge = result.evidence.badge
     color = palette.device_color(result.environment.device_kind)
     points = [p for p in result.points if _value(p, quantity) is not None]
@@ -501,7 +498,7 @@ def _point_words(p: ScalingMeasurement, badge: Badge) -> str:
     return f"{plural(p.ranks, 'rank')}, {badge.lower()}: step {step}{ratio}{span or ''}"
 
 
-def _predicted(result: ScalingResult, quantity: Quantity, several: bool) -> list[dict[str, Any]]:
+def _predicted(result: ScalingResult, quantity: Quantity, several: bool) -> list[Part]:
     """Return the band between the two predictions of a measured result; one line where they are the
     same.
     """

@@ -19,6 +19,7 @@ from gpulab.evidence import Badge, Evidence
 from gpulab.figures import palette
 from gpulab.figures._style import (
     LabFigure,
+    Part,
     cut,
     describe,
     extent,
@@ -62,7 +63,7 @@ _Area = tuple[float, float, float, float]  # left, bottom, right, top, in pixels
 class _Places:
     """The areas that points and texts take on log axes, in pixels, so that texts do not overlap."""
 
-    def __init__(self, xaxis: dict[str, Any], yaxis: dict[str, Any]) -> None:
+    def __init__(self, xaxis: Part, yaxis: Part) -> None:
         self.xaxis, self.yaxis = xaxis, yaxis
         self.taken: list[_Area] = []
 
@@ -188,7 +189,7 @@ def _arithmetics(one: Roofline, wanted: str | None) -> list[str]:
 
 def _roofs(
     one: Roofline, tops: Sequence[str], low: float, high: float
-) -> tuple[list[dict[str, Any]], list[tuple[float, float, str, str]]]:
+) -> tuple[list[Part], list[tuple[float, float, str, str]]]:
     """Return the slopes up to the highest roof and the flat roofs from the steepest slope on, and
     a label for each: x, y, words, anchor.
     """
@@ -223,9 +224,7 @@ def _roofs(
     return lines, [(x[end], y[end], words, ("right", "left")[end]) for x, y, _, words, end in roofs]
 
 
-def _roof_notes(
-    labels: Sequence[tuple[float, float, str, str]], places: _Places
-) -> list[dict[str, Any]]:
+def _roof_notes(labels: Sequence[tuple[float, float, str, str]], places: _Places) -> list[Part]:
     """Return the names of the roofs, each beyond the end of its line, pushed up where it would
     overlap another one.
     """
@@ -250,8 +249,8 @@ def _roof_notes(
 
 
 def _ridge_marks(
-    ridges: Sequence[tuple[Roofline, float, str]], places: _Places, notes: list[dict[str, Any]]
-) -> list[dict[str, Any]]:
+    ridges: Sequence[tuple[Roofline, float, str]], places: _Places, notes: list[Part]
+) -> list[Part]:
     """Return a line from each ridge down to the axis; add the intensity at its foot to the
     notes.
     """
@@ -283,7 +282,7 @@ def _ends(p: RooflinePoint) -> tuple[float, float]:
     return p.flops / p.interval_seconds[1], p.flops / p.interval_seconds[0]
 
 
-def _points(one: Roofline, places: _Places) -> list[dict[str, Any]]:
+def _points(one: Roofline, places: _Places) -> list[Part]:
     """Return one trace for each kind of evidence, each point with its name if there is room."""
     drawn = [p for p in one.points if p.flops and p.nbytes]
     for p in drawn:
@@ -408,7 +407,7 @@ def class_roofline(room: Classroom) -> LabFigure:
 
 def _machines(
     some: Sequence[tuple[Student, Roofline, float]], low: float, high: float, color: str, kind: str
-) -> list[dict[str, Any]]:
+) -> list[Part]:
     """Return one trace for all roofs of a kind, broken between machines, and one for their
     ridges.
     """
@@ -494,7 +493,7 @@ def class_predictions(room: Classroom) -> LabFigure:
         for row, place in zip(rows, places, strict=True)
         if not row.choices
     ]
-    beside: dict[str, Any] = {"xref": "paper", "xanchor": "left", "xshift": 8, "font": _SMALL}
+    beside: Part = {"xref": "paper", "xanchor": "left", "xshift": 8, "font": _SMALL}
     notes = [
         note(f"{row.right} of {row.judged}", 1, place, **beside)
         for row, place in zip(rows, places, strict=True)

@@ -17,6 +17,7 @@ from gpulab.figures._style import (
     AXIS,
     MID_GREY,
     LabFigure,
+    Part,
     bar_marker,
     describe,
     extent,
@@ -86,7 +87,7 @@ def comparison(c: Comparison, recorded: Sequence[ComparisonRow] = ()) -> LabFigu
             *(m.interval_seconds or ()),
         )
     ]
-    beside: dict[str, Any] = {"xref": "paper", "xanchor": "left", "xshift": 8, "align": "left"}
+    beside: Part = {"xref": "paper", "xanchor": "left", "xshift": 8, "align": "left"}
     head = note("speed-up", 1, 1, yref="paper", yanchor="bottom", **beside)
     ratios = [
         (place, format_speedup(row.speedup, row.speedup_interval))
@@ -116,7 +117,7 @@ def comparison(c: Comparison, recorded: Sequence[ComparisonRow] = ()) -> LabFigu
     )
 
 
-def _row(place: int, m: Measurement) -> list[dict[str, Any]]:
+def _row(place: int, m: Measurement) -> list[Part]:
     """Return the times of one device, with a line through them."""
     color = palette.device_color(m.device)
     there = [
@@ -162,7 +163,7 @@ def measurement(m: Measurement) -> LabFigure:
     badge, color = m.evidence.badge, palette.device_color(m.device)
     across = {"xref": "paper", "x0": 0, "x1": 1, "yref": "y"}
     middle = {"y0": m.median_seconds, "y1": m.median_seconds, "line": palette.line(badge, color)}
-    shapes: list[dict[str, Any]] = [{"type": "line", **across, **middle}]
+    shapes: list[Part] = [{"type": "line", **across, **middle}]
     interval = "no valid interval"
     if m.interval_seconds is not None:
         low, high = m.interval_seconds
@@ -194,7 +195,7 @@ def measurement(m: Measurement) -> LabFigure:
     )
 
 
-def _linear_seconds(samples: np.ndarray) -> dict[str, Any]:
+def _linear_seconds(samples: np.ndarray) -> Part:
     """Return an axis from the smallest to the largest sample."""
     low, high = (float(samples.min()), float(samples.max())) if samples.size else (0.0, 1.0)
     margin = 0.08 * (high - low) or 0.05 * high or 1e-9
@@ -279,7 +280,7 @@ def sweep(
     )
 
 
-def _link_line(link: Link, rate: bool, x: np.ndarray) -> dict[str, Any]:
+def _link_line(link: Link, rate: bool, x: np.ndarray) -> Part:
     seconds, badge = [link.seconds(n) for n in x], link.evidence.badge
     return trace(
         "lines",
@@ -294,7 +295,7 @@ def _link_line(link: Link, rate: bool, x: np.ndarray) -> dict[str, Any]:
     )
 
 
-def _prediction(fit: AlphaBeta, rate: bool, nbytes: float) -> dict[str, Any]:
+def _prediction(fit: AlphaBeta, rate: bool, nbytes: float) -> Part:
     low, middle, high = fit.predict(nbytes)
     words = (
         f"predicted, {format_bytes(nbytes)}: {format_seconds(middle)}, 95 % {format_seconds(low)} "
@@ -317,9 +318,7 @@ def _as_drawn(rate: bool, nbytes: Any, *seconds: Any) -> Any:
     return tuple(nbytes / each for each in reversed(seconds)) if rate else seconds
 
 
-def _series_points(
-    points: Sequence[SweepPoint], badge: Badge, rate: bool, device: str
-) -> dict[str, Any]:
+def _series_points(points: Sequence[SweepPoint], badge: Badge, rate: bool, device: str) -> Part:
     first = points[0]
     color = palette.COPIES.get(first.direction, palette.GREY)
     where = ", ".join(filter(None, (first.memory, device)))
@@ -344,7 +343,7 @@ def _point_words(p: SweepPoint) -> str:
     )
 
 
-def _fit_lines(fit: AlphaBeta, rate: bool, x: np.ndarray) -> list[dict[str, Any]]:
+def _fit_lines(fit: AlphaBeta, rate: bool, x: np.ndarray) -> list[Part]:
     low, middle, high = _as_drawn(rate, x, *fit.predict(x))
     bandwidth = format_bytes_per_second(fit.bandwidth_bytes_per_second)
     band = trace(
@@ -551,14 +550,14 @@ def _working_sets(
     numbers: Callable[[Any], tuple[Any, Any, Any]],
     text: Callable[[float], str],
     axis: tuple[str, str],
-    names: Sequence[dict[str, Any]] = (),
+    names: Sequence[Part] = (),
 ) -> LabFigure:
     """Return curves over the working set, with the caches that the system reports.
 
     ``numbers`` returns a point's median, its interval, and its best sample; ``axis`` is the
     quantity and the title of the vertical axis.
     """
-    traces: list[dict[str, Any]] = []
+    traces: list[Part] = []
     for one in curves:
         kind = one.environment.device_kind if one.environment is not None else "cpu"
         points = [
@@ -570,7 +569,7 @@ def _working_sets(
     # the reported sizes that lie inside the axis, labelled above the plot, every second one a row
     # higher, so that neighbors do not overlap
     inside = [cache for cache in curves[0].reported if min(sizes) < cache.size_bytes < max(sizes)]
-    look: dict[str, Any] = {"yanchor": "bottom", "xanchor": "center", "xshift": 0}
+    look: Part = {"yanchor": "bottom", "xanchor": "center", "xshift": 0}
     guides = [
         guide(cache.size_bytes, str(cache), **look, yshift=_ROW * (k % 2))
         for k, cache in enumerate(sorted(inside, key=lambda cache: cache.size_bytes))
@@ -632,7 +631,7 @@ def parallel_chains(both: ParallelChains) -> LabFigure:
 
 def _medians(
     points: Sequence[tuple[Any, ...]], badge: Badge, color: str, device: str
-) -> list[dict[str, Any]]:
+) -> list[Part]:
     """Return the fastest samples as a thin line, and medians with their intervals.
 
     A point is its x, median, interval, best sample and hover text.

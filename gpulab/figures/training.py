@@ -13,6 +13,7 @@ from gpulab.figures._style import (
     INSIDE,
     MID_GREY,
     LabFigure,
+    Part,
     bar_marker,
     describe,
     guide,
@@ -103,7 +104,7 @@ def pipeline(p: PipelineResult, steps: int = 12) -> LabFigure:
     )
 
 
-def _lane(lane: str, spans: Sequence[StepSpan], badge: Badge, end: float) -> dict[str, Any]:
+def _lane(lane: str, spans: Sequence[StepSpan], badge: Badge, end: float) -> Part:
     """Return the bars of one lane; the lane that loads has a row for each worker."""
     color = palette.LANES[lane]
     loads = [f"worker {span.worker}" if span.worker >= 0 else "training loads" for span in spans]
@@ -157,9 +158,7 @@ def profile(p: Profile) -> LabFigure:
     )
 
 
-def _profile_lane(
-    name: str, spans: Sequence[ProfileSpan], begin: float, whole: float
-) -> dict[str, Any]:
+def _profile_lane(name: str, spans: Sequence[ProfileSpan], begin: float, whole: float) -> Part:
     """Return a row. A name is on its bar if it fits there, else to the right of the bar if there is
     room before the next one, else only in the hover text.
     """
@@ -295,7 +294,7 @@ def ladder_gains(result: LadderResult) -> LabFigure:
 def _ladder(
     result: LadderResult,
     title: str,
-    traces: Sequence[dict[str, Any]],
+    traces: Sequence[Part],
     more: Sequence[str],
     ends: Sequence[float],
     room: float,
@@ -323,7 +322,7 @@ def _ladder(
     )
 
 
-def _step(row: int, begin: float, end: float, color: str, hover: str) -> dict[str, Any]:
+def _step(row: int, begin: float, end: float, color: str, hover: str) -> Part:
     """Return a bar on the logarithmic axis."""
     return trace(
         "lines",
@@ -336,7 +335,7 @@ def _step(row: int, begin: float, end: float, color: str, hover: str) -> dict[st
     )
 
 
-def _beside(row: int, place: float, words: str) -> dict[str, Any]:
+def _beside(row: int, place: float, words: str) -> Part:
     return trace(
         "text",
         [1.06 * place],
@@ -350,14 +349,14 @@ def _beside(row: int, place: float, words: str) -> dict[str, Any]:
 
 def _marks(
     gains: Sequence[Gain], rows: list[float], marker: Any, mouse: Any, name: str = ""
-) -> dict[str, Any]:
+) -> Part:
     """Return gains with their intervals."""
     values = [gain.ratio for gain in gains]
     error = interval_bars(values, [gain.interval for gain in gains], marker["color"], width=5)
     return trace("markers", values, rows, name, mouse, marker=marker, error_x=error)
 
 
-def _whisker(row: int, gain: Gain, marker: Any) -> dict[str, Any]:
+def _whisker(row: int, gain: Gain, marker: Any) -> Part:
     return _marks([gain], [row], marker, f"relative to the script: {gain}")
 
 
@@ -405,7 +404,7 @@ def diet(w: Weighing) -> LabFigure:
     times = [end for _, m in points for end in _time_ends(m)]
     low = min([end for _, m in points for end in m.accuracy_interval or (0.0, 1.0)] + [0.9])
     margin = 0.05 * (1.0 - low)
-    upward: dict[str, Any] = {"range": [100 * (low - margin), 100 * (1.0 + margin)]}
+    upward: Part = {"range": [100 * (low - margin), 100 * (1.0 + margin)]}
     right = {"matches": "y", "anchor": "x2", "showticklabels": True, "title": {"text": ""}}
     return picture(
         f"{w.task}: accuracy, size and time of compressed models",
@@ -445,7 +444,7 @@ def _time_ends(m: WeighedModel) -> tuple[float, float]:
 
 def _models(
     points: Sequence[tuple[int, WeighedModel]], color: str, place: Callable[[WeighedModel], float]
-) -> dict[str, Any]:
+) -> Part:
     """Return the models as numbered points; where some overlap, the first has all their numbers."""
     across = [place(m) for _, m in points]
     upward = [100 * (m.accuracy or 0.0) for _, m in points]
