@@ -407,13 +407,10 @@ def _shared_blocks(
     # If the preferred split is too small for one block, the smallest split that holds a block
     # replaces it.
     per_sm = np.where(preferred >= per_block, preferred, next_split(per_block))
-    blocks = np.where(
-        per_block > most, 0, np.where(per_block > 0, per_sm // np.maximum(per_block, 1), UNLIMITED)
-    )
-    return blocks, per_block, per_sm
+    return np.where(per_block > most, 0, _shares(per_sm, per_block)), per_block, per_sm
 
 
-def _shares(available: int | None, used: Integers) -> Integers:
+def _shares(available: int | Integers | None, used: Integers) -> Integers:
     """Return how many blocks a resource of the SM is enough for; ``UNLIMITED`` where the SM has no
     such limit or a block uses none of the resource.
     """

@@ -36,7 +36,7 @@ from gpulab.devices.memory_sizes import gpus
 from gpulab.devices.memory_sizes import memory_bytes as product_memory_bytes
 from gpulab.errors import DeviceError, InputError, shown
 from gpulab.evidence import Badge, Evidence, Note
-from gpulab.results import Result
+from gpulab.results import Result, note_rows
 from gpulab.units import (
     format_bytes,
     format_bytes_per_second,
@@ -60,7 +60,6 @@ KNOWN_ERROR = (
 )
 _UNSTATED = "not stated for this device"
 _POINT_HEADERS = ("work", "FLOP per byte", "bound by", "attainable", "reached", "of the roof")
-CEILINGS = ("measured", "datasheet", "recorded")
 
 
 class ArithmeticRoof(NamedTuple):
@@ -452,24 +451,21 @@ class Roofline(Result):
         """Return the points, or the roofs if there are no points; then the notes. If no rate of
         arithmetic or of main memory is stated, a row says so.
         """
-        notes = [(f"note: {note.code}", note.sentence) for note in self.notes]
         if self.points:
-            return _POINT_HEADERS, [
-                *(_row(point) for point in self.points),
-                *((*note, "", "", "", "") for note in notes),
-            ]
+            rows = [_row(point) for point in self.points]
+            return _POINT_HEADERS, rows + note_rows(self.notes, len(_POINT_HEADERS))
         tops = [
             (roof.name, format_flops_per_second(roof.flops_per_second), roof.source)
             for roof in self.arithmetic
         ]
-        rows = tops or [("arithmetic", _UNSTATED, "")]
-        rows += [
+        rates = tops or [("arithmetic", _UNSTATED, "")]
+        rates += [
             (roof.name, format_bytes_per_second(roof.bytes_per_second), roof.source)
             for roof in self.memory
         ]
         if all(roof.name != "DRAM" for roof in self.memory):
-            rows.append(("DRAM", _UNSTATED, ""))
-        return (self.device, "at most", "source"), [*rows, *((*note, "") for note in notes)]
+            rates.append(("DRAM", _UNSTATED, ""))
+        return (self.device, "at most", "source"), [*rates, *note_rows(self.notes, 3)]
 
 
 def _named(roofs: Sequence[R], name: Any, what: str) -> R:
@@ -485,7 +481,11 @@ def _predicted(top: ArithmeticRoof, level: MemoryRoof) -> Evidence:
     return Evidence.modelled(assumed, source, error, device=top.evidence.device)
 
 
-@arguments(ceilings=partial(word, known=CEILINGS), refresh=flag, stop=callback)
+@arguments(
+    ceilings=partial(word, known=("measured", "datasheet", "recorded")),
+    refresh=flag,
+    stop=callback,
+)
 def roofline(
     device: Any = None,
     ceilings: str | None = None,
@@ -945,7 +945,7 @@ def inference(
     attention = 4 * shape.layers * shape.heads * shape.head_size * context
     of_token = 2 * shape.read_parameters + attention
     scores = 2 * shape.vocabulary * shape.width  # a prompt needs those of its last position alone
-    reading = {
+    reading: dict[Limit, float] = {
         "weights": read / memory.bytes_per_second,
         "cache": batch * own / memory.bytes_per_second,
     }
@@ -969,9 +969,7 @@ def inference(
         ),
         limit="arithmetic"
         if computing > sum(reading.values())
-        else "weights"
-        if reading["weights"] >= reading["cache"]
-        else "cache",
+        else max(reading, key=reading.__getitem__),
         knee=reading["weights"] / spare if spare > 0 else math.inf,
         evidence=Evidence.modelled(
             "each byte is read once at the rate of main memory, arithmetic runs at its peak, and "
