@@ -441,8 +441,6 @@ def _semi_structured(model: Any, found: dict[str, Any]) -> Any:
 # Quantization.
 
 
-WEIGHTS = ("per-channel", "per-tensor")
-ARITHMETIC = ("float", "integer", "torchao")
 # The weight of the newest batch in a range that is followed during training. Jacob et al. (2018)
 # smooth over thousands of steps; a run of the course has about a hundred.
 _MOMENTUM = 0.1
@@ -453,13 +451,15 @@ _MOST_STEPS = 200
 
 # Checks of the arguments that ``quantize`` and ``quantize_aware`` have in common.
 _SCHEME: Mapping[str, Callable[[str, str, Any], Any]] = {
-    "weights": partial(_validate.word, known=WEIGHTS),
+    "weights": partial(_validate.word, known=("per-channel", "per-tensor")),
     "activations": partial(_validate.word, known=("dynamic", "static")),
     "bits": partial(_validate.whole, low=2, high=8),
 }
 
 
-@_validate.arguments(**_SCHEME, arithmetic=partial(_validate.word, known=ARITHMETIC))
+@_validate.arguments(
+    **_SCHEME, arithmetic=partial(_validate.word, known=("float", "integer", "torchao"))
+)
 def quantize(
     model: Any,
     weights: str = "per-channel",
@@ -528,8 +528,8 @@ def quantize(
         return _with_integers(done, found, scheme)
     ranges = observe(done, found, calibration) if activations == "static" else {}
     for name, layer in found.items():
-        low, high = ranges.get(name, (None, None))
-        done = compressed_layers.replace(done, name, Quantized(layer, scheme, low, high).eval())
+        quantized = Quantized(layer, scheme, ranges.get(name)).eval()
+        done = compressed_layers.replace(done, name, quantized)
     return done
 
 

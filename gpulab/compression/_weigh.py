@@ -673,8 +673,6 @@ def _of_memory(pair: _Beside) -> str:
 # Recipes from a trained network to a light one, and what a device can do with a lighter model.
 
 
-NETWORKS = ("as it is", "resnext", "mobilenet")
-COMPUTE = ("dense", "csr", "integer")
 # number of inputs: hundreds are enough for a range (Krishnamoorthi, arXiv:1806.08342, section 3.1)
 _CALIBRATION = 256
 # With this many bits or fewer, rounding after training loses much accuracy that training with
@@ -723,8 +721,8 @@ class Recipe:
     fine_tune: float = 0.5
 
     def __post_init__(self) -> None:
-        _validate.word("Recipe", "network", self.network, NETWORKS)
-        _validate.word("Recipe", "compute", self.compute, COMPUTE)
+        _validate.word("Recipe", "network", self.network, ("as it is", "resnext", "mobilenet"))
+        _validate.word("Recipe", "compute", self.compute, ("dense", "csr", "integer"))
         for name in ("channels", "zeros"):
             compressed_layers.share("Recipe", name, getattr(self, name))
         _validate.within("Recipe", "fine_tune", self.fine_tune, 0, 10)

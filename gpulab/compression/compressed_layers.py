@@ -208,8 +208,8 @@ def finish(model: Any) -> Any:
                     "that activations='static' rounds to is not known; expected a trained model. "
                     "Train it, or leave the layer out with skip if the model never calls it."
                 )
-            ends = (each.low, each.high) if static else ()
-            copied = replace(copied, name, Quantized(each.layer, each.scheme, *ends).eval())
+            ends = (each.low, each.high) if static else None
+            copied = replace(copied, name, Quantized(each.layer, each.scheme, ends).eval())
     for each in copied.modules():
         if parametrize.is_parametrized(each, "weight"):
             plain(each)
@@ -516,21 +516,15 @@ class Quantized(Shipped):
     step: torch.Tensor
     zero: torch.Tensor
 
-    def __init__(
-        self,
-        layer: Any,
-        scheme: Scheme,
-        low: torch.Tensor | None = None,
-        high: torch.Tensor | None = None,
-    ) -> None:
+    def __init__(self, layer: Any, scheme: Scheme, ends: tuple[Any, Any] | None = None) -> None:
         super().__init__(layer)
         self.scheme = scheme
         weight = layer.weight.detach()
         scale = weight_scale(weight, scheme)
         self.register_buffer("codes", codes(weight, scale, scheme.bits).to(torch.int8))
         self.register_buffer("scale", scale)
-        if scheme.activations == "static" and low is not None and high is not None:
-            step, zero = input_grid(low, high, scheme.activation_bits)
+        if ends is not None:  # of the inputs' range, for static activations
+            step, zero = input_grid(*ends, scheme.activation_bits)
             self.register_buffer("step", step.clone())
             self.register_buffer("zero", zero.clone())
 
