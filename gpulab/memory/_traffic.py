@@ -347,11 +347,7 @@ class TrafficCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Run the operator and count it."""
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
-        views = any(
-            each.alias_info is not None and not each.alias_info.is_write
-            for each in func._schema.returns
-        )
-        if func.namespace == "prim" or views or _base(func) in _NOTHING:
+        if func.namespace == "prim" or func.is_view or _base(func) in _NOTHING:
             return result
         targets = [value for _, value, writes in _arguments(func, args, kwargs) if writes]
         written = distinct(tensors_in((targets, result)))

@@ -194,7 +194,7 @@ def predict(
         optimizer_seen(tracker),
         tracker,
     ):
-        step.prepare(tracker, factory, training_step.UncheckedScaler(kind))
+        step.prepare(tracker, factory)
         for number in (1, 2):
             progress(number / 3, f"following step {number}")
             step.run(tracker)
@@ -406,7 +406,7 @@ def trace(
             optimizer_seen(tracker),
             tracker,
         ):
-            step.prepare(tracker, factory, training_step.UncheckedScaler(where.torch_type))
+            step.prepare(tracker, factory)
             for number in range(steps):
                 progress(number / steps, f"step {number + 1} of {steps}")
                 step.run(tracker)

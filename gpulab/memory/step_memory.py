@@ -33,7 +33,7 @@ from gpulab.devices import memory_sizes
 from gpulab.errors import DeviceError, InputError
 from gpulab.evidence import Evidence, Note
 from gpulab.results import Result, note_rows
-from gpulab.units import format_bytes, parse_bytes
+from gpulab.units import format_bytes, parse_bytes, plural
 
 # In the order in which a stacked plot draws them, the longest-lived at the bottom.
 CATEGORIES = ("parameters", "optimizer", "gradients", "inputs", "activations", "temporary")
@@ -177,10 +177,7 @@ class Timeline(Result):
         return len(self.operators)
 
     def __repr__(self) -> str:
-        return (
-            f"<timeline of {len(self)} points over {len(self.steps)} "
-            f"step{'s' if len(self.steps) != 1 else ''}>"
-        )
+        return f"<timeline of {len(self)} points over {plural(len(self.steps), 'step')}>"
 
 
 @dataclass(frozen=True)

@@ -309,8 +309,10 @@ class Step:
         self.device, self.optimizer = device, None
         self.scaler: Any = torch.amp.GradScaler(device, enabled=False)
 
-    def prepare(self, tracker: Any, factory: Callable[[Any], Any] | None, scaler: Any) -> None:
-        """Make the optimizer for the parameters that are not frozen."""
+    def prepare(self, tracker: Any, factory: Callable[[Any], Any] | None) -> None:
+        """Make the optimizer for the parameters that are not frozen, and scale the loss for it
+        where the precision asks for that.
+        """
         trained = self._guard(
             "model", lambda: [p for p in self.model.parameters() if p.requires_grad]
         )
@@ -328,7 +330,7 @@ class Step:
                     f"{self.function}: the optimizer's factory returned {shown(self.optimizer)}; "
                     "expected an optimizer. Return for example torch.optim.Adam(parameters)."
                 )
-            self.scaler = scaler if self.scaled else self.scaler
+            self.scaler = UncheckedScaler(self.device, enabled=self.scaled)
 
     def run(self, tracker: Any) -> None:
         """Take one step: release the gradients, forward, backward, optimizer."""
