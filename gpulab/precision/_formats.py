@@ -32,7 +32,6 @@ from gpulab.results import Result
 Overflow = Literal["infinity", "nan", "saturate"]
 _IEEE = "IEEE 754-2019, section 3.6"
 _OCP = "OCP 8-bit Floating Point Specification (OFP8), revision 1.0; arXiv:2209.05433, table 1"
-_NO_NAN_FLOAT = "NaN input values result in positive MAXNORM (cuda_fp4.h of CUDA 13)"
 
 
 @dataclass(frozen=True)
@@ -259,7 +258,8 @@ _FORMATS = (
         2,
         1,
         "weights with a scale for each block, from compute capability 10.0 on",
-        f"OCP Microscaling Formats (MX) Specification, revision 1.0, section 5.3; {_NO_NAN_FLOAT}",
+        "OCP Microscaling Formats (MX) Specification, revision 1.0, section 5.3; NaN input values "
+        "result in positive MAXNORM (cuda_fp4.h of CUDA 13)",
         has_infinity=False,
         has_nan=False,
         nan_becomes=6.0,
