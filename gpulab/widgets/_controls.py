@@ -113,18 +113,17 @@ class _Options(Control):
         # only plain values are compared with ==, since an array compares element by element
         plain = value is None or isinstance(value, (str, int, float, tuple)) or is_whole(value)
         for option, text in pairs(self.options):
-            if plain and type(option) is not bool and type(value) is not bool and option == value:
+            can_equal = plain and bool not in (type(option), type(value))
+            is_named = isinstance(value, str) and value == text
+            if option is value or is_named or (can_equal and option == value):
                 return option
-            if option is value or (isinstance(value, str) and value == text):
-                return option
+        named = [text for _, text in pairs(self.options)]
+        if len(named) > _MOST_NAMED:
+            named[3:-1] = ["..."]
         raise InputError(
             f"{self.label}: {shown(value)} is not among the choices; expected one of "
-            f"{self._texts()}. Choose one of these."
+            f"{', '.join(named)}. Choose one of these."
         )
-
-    def _texts(self) -> str:
-        named = [text for _, text in pairs(self.options)]
-        return ", ".join(named if len(named) <= _MOST_NAMED else [*named[:3], "...", named[-1]])
 
     def read(self, raw: Any) -> Any:
         """Return the option that the panel sent as index and text; the text decides, since the

@@ -103,7 +103,6 @@ __all__ = [
 
 Values = Mapping[str, Any]
 _NOTES = 2  # notes that are shown; the others are folded, unless it is only one
-_NOTE_ROWS = ("note: ", "note on ")
 # The order of the notes: first those about a wrong result, then (weight 1) those about a doubtful
 # time, and last those about how a time was measured.
 _WEIGHTS = {
@@ -175,15 +174,17 @@ class Drawing:
         return cls(figure, headers, rows, [result.evidence], notes, message, is_stale)
 
     def __post_init__(self) -> None:
-        """Leave out the rows of notes, and bring the notes into order."""
+        """Leave out the rows of notes and repeated evidence, and bring the notes into order."""
         codes = sorted(
             dict.fromkeys(note.code for note in self.notes), key=lambda code: _WEIGHTS.get(code, 1)
         )
         grouped = sorted(self.notes, key=lambda note: codes.index(note.code))
         first = [next(note for note in grouped if note.code == code) for code in codes[:_NOTES]]
-        rows = [row for row in self.rows if not row or not str(row[0]).startswith(_NOTE_ROWS)]
+        rows = [row for row in self.rows if not str(row[0]).startswith("note: ")]
         object.__setattr__(self, "notes", list(dict.fromkeys([*first, *grouped])))
         object.__setattr__(self, "rows", rows)
+        sources = {source.sentence: source for source in self.evidence}
+        object.__setattr__(self, "evidence", list(sources.values()))
 
 
 class Code(str):
@@ -444,10 +445,10 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
         InputError
             If the instrument has no such action.
         """
-        names = [a.name for a in self.actions]
-        wanted = action or (names[0] if names else "")
-        if wanted not in names:
-            known = f"one of {', '.join(names)}" if names else "none, as it only redraws"
+        named = {a.name: a for a in self.actions}
+        wanted = action or next(iter(named), "")
+        if wanted not in named:
+            known = f"one of {', '.join(named)}" if named else "none, as it only redraws"
             raise InputError(f"{self.title}: no action {shown(wanted)}; expected {known}.")
         with self._lock:
             if self.running:
@@ -456,7 +457,7 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
                     error_control="",
                 )
             else:
-                self._start(next(a for a in self.actions if a.name == wanted))
+                self._start(named[wanted])
         if wait:
             self.wait()
 
@@ -746,11 +747,10 @@ class Instrument(ipywidgets.VBox):  # type: ignore[misc]
                 f"it. {message}"
             ).strip()
         self.shown = dataclasses.replace(drawing, message=message)
-        figure, height = drawing.figure, 0
-        outputs: tuple[Any, ...] = ()
+        figure, height, outputs = drawing.figure, 0, tuple[Any, ...]()
         if figure is not None:
-            data = {"data": mimebundle(figure), "metadata": {}}
-            outputs = ({"output_type": "display_data", **data},)
+            bundle = mimebundle(figure)
+            outputs = ({"output_type": "display_data", "data": bundle, "metadata": {}},)
             height = figure.layout.height + 4
         self._picture.layout.min_height = f"{height}px"  # the page keeps its height
         if self._picture.outputs != outputs:

@@ -151,7 +151,8 @@ def in_one_sentence(error: BaseException) -> str:
     )
 
 
-def stop_all(seconds: float = 2.0) -> None:
+@atexit.register
+def stop_all() -> None:
     """Stop every job of this process; called when the interpreter exits, so that no thread uses
     unloaded libraries.
     """
@@ -159,10 +160,7 @@ def stop_all(seconds: float = 2.0) -> None:
     for job in jobs:
         job.stop()
     for job in jobs:
-        job.join(seconds)
-
-
-atexit.register(stop_all)
+        job.join(2.0)
 
 
 # Cell ID -> ID of an execution of the cell -> the instruments that this execution made.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Sequence
 
 from gpulab import devices, figures, models, recordings, timing, workloads
@@ -492,13 +491,13 @@ def _table(there: Sequence[Roofline]) -> tuple[list[str], list[list[str | Badge]
     """
     headers: list[str] = []
     rows: list[list[str | Badge]] = []
-    badge = re.compile(rf" \(({'|'.join(Badge)})\)$")
     for one in (one for one in there if one.points):
         (_, *named), body = one.table()
         headers = ["work", "machine", "evidence", *named]
         for point, (label, *cells) in zip(one.points, body, strict=False):
             # Shorten "matmul n=512 float32" to "matmul n=512": all rows share the format, which the
             # column of the limiting roof names. The badge in brackets has a column of its own.
-            work, texts = " ".join(label.split(" ")[:2]), [badge.sub("", text) for text in cells]
-            rows.append([work, one.device, point.evidence.badge, *texts])
+            work, badge = " ".join(label.split(" ")[:2]), point.evidence.badge
+            texts = [text.removesuffix(f" ({badge})") for text in cells]
+            rows.append([work, one.device, badge, *texts])
     return headers, rows

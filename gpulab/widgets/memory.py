@@ -716,7 +716,7 @@ class ShardingExplorer(Instrument):
             figures.rank_memory(results, capacity, gpu),
             _HEADERS,
             [_row(one, capacity) for one in results],
-            list({one.evidence.sentence: one.evidence for one in results}.values()),
+            [one.evidence for one in results],
             self._possible(values)[1],
             _sentence(results, capacity, gpu),
             is_stale=False,  # a strategy without a prediction shows only its states

@@ -720,7 +720,7 @@ def _table(
             for p in r.points
             if p.speedup is not None
         }
-        badge = r.evidence.badge.value.lower()
+        badge = r.evidence.badge.lower()
         columns += [(f"step ({badge})", steps), ("speed-up (95 %)", speedups)]
     columns += [
         (

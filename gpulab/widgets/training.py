@@ -207,13 +207,12 @@ class PipelineTimeline(Instrument):
         p = self.modelled if is_modelled else self.results.get("run")
         if p is None:
             return Drawing(message="Press Run the steps: real files are decoded on this machine.")
-        evidence = {one.sentence: one for one in (p.evidence, p.accelerator_evidence)}
         headers, rows = p.table()
         return Drawing(
             figures.pipeline(p),
             headers,
             rows,
-            list(evidence.values()),
+            [p.evidence, p.accelerator_evidence],
             p.notes,
             p.sentence,
             is_stale=False if is_modelled else None,
@@ -820,7 +819,6 @@ class InferencePlanner(Instrument):
             notes += m.notes
         here = (step for step in steps if step[0] == chosen.batch)
         table = [*rows, *price, *((what, format_seconds(time)) for _, time, _, what, _ in here)]
-        evidence = {one.sentence: one for one in (chosen.evidence, *(step[4] for step in steps))}
         points = [
             (batch, batch / seconds, ends and (batch / ends[1], batch / ends[0]), source)
             for batch, seconds, ends, _, source in steps
@@ -829,7 +827,7 @@ class InferencePlanner(Instrument):
             figures.inference(plans, chosen.batch, points),
             headers,
             table,
-            list(evidence.values()),
+            [chosen.evidence, *(step[4] for step in steps)],
             notes,
             message=chosen.explanation,
             is_stale=False,  # a measurement that no longer fits the plan is not shown
