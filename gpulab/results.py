@@ -29,6 +29,7 @@ _NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _AS_THEY_ARE = (str, int, bool, float)  # values of these types need no conversion from JSON
 _origin: Callable[[Any], Any] = functools.cache(typing.get_origin)
 _SCHEMA = {"schema", "schema_version"}
+Table = tuple[Sequence[str], Sequence[Sequence[str]]]  # the headers and the rows
 
 
 def encode(value: Any) -> Any:
@@ -228,7 +229,7 @@ class Result:
                 f"{where}: {error} The file is damaged or was written by another version."
             ) from error
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return the headers and the rows that the notebook shows, with the notes last.
 
         Without ``columns`` there is one row for each field; a class whose table is of another form

@@ -19,7 +19,7 @@ import dataclasses
 import functools
 import math
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -36,7 +36,7 @@ from gpulab.compression.weighed_models import Cost, WeighedModel, Weighing
 from gpulab.errors import InputError, StoppedError, message_of, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.memory.step_memory import uncompiled
-from gpulab.results import Result
+from gpulab.results import Result, Table
 from gpulab.training import backend_switches
 from gpulab.training.data_tasks import SEED
 from gpulab.units import format_bytes_per_second, format_flops_per_second, format_seconds, plural
@@ -1033,7 +1033,7 @@ class Support(Result):
         there = ", ".join(name for name, (works, _) in self.abilities.items() if works)
         return f"<{self.device}: {there}>"
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return one row per form."""
         return (self.device, "runs here", ""), [
             (name, "yes" if works else "no", sentence)

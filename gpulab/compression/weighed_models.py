@@ -6,12 +6,12 @@ import dataclasses
 import html
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
 from gpulab.evidence import Environment, Evidence, Note
-from gpulab.results import Result, html_more_notes, note_rows
+from gpulab.results import Result, Table, html_more_notes, note_rows
 from gpulab.timing.statistics import t_quantile
 from gpulab.training import Accuracy
 from gpulab.units import (
@@ -74,7 +74,7 @@ class Cost(Result):
             f"an item ({self.evidence.badge})>"
         )
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return one row a layer, and the sum."""
         other = ("other products", "attention and the like", "0", self.other_flops / self.batch)
         rows = [
@@ -267,7 +267,7 @@ class Weighing(Result):
             f"({self.evidence.badge})>"
         )
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return one row per model."""
         several = max((len(each.accuracies) for each in self.models), default=0)
         right = f"accuracy ({several} seeds)" if several > 1 else "accuracy"

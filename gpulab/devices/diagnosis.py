@@ -34,7 +34,7 @@ from gpulab.devices.host_facts import Processor
 from gpulab.devices.nvml import Accelerator, Driver
 from gpulab.errors import DeviceError, pip_command, set_up_command
 from gpulab.evidence import Environment, Evidence
-from gpulab.results import Result
+from gpulab.results import Result, Table
 from gpulab.units import format_bytes, plural
 
 Severity = Literal["error", "warning", "info"]
@@ -385,7 +385,7 @@ class Machine(Result):
             f"{format_bytes(self.memory.available_bytes)} free; {gpus}; {state}>"
         )
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return one row per part: processor, caches, memory, disk, each accelerator, libraries,
         and the problems.
         """

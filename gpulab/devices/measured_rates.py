@@ -18,7 +18,7 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ from gpulab.devices.host_facts import Processor
 from gpulab.devices.specs import MemoryLevel
 from gpulab.errors import StoppedError, message_of
 from gpulab.evidence import Environment, Evidence, Note
-from gpulab.results import Result, note_rows
+from gpulab.results import Result, Table, note_rows
 from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second
 
 Clock = Callable[[], float]
@@ -151,7 +151,7 @@ class Ceilings(Result):
             (m for m in self.memory if working_set_bytes <= m.capacity_bytes), self.memory[-1]
         ).bytes_per_second
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return one row per level and one per arithmetic."""
         rows = [
             *(

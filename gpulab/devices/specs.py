@@ -19,7 +19,7 @@ from typing import NamedTuple
 from gpulab.devices import _device, datasheets, diagnosis, host_facts
 from gpulab.devices.nvml import Accelerator
 from gpulab.evidence import Evidence
-from gpulab.results import Result
+from gpulab.results import Result, Table
 from gpulab.units import format_bytes, format_bytes_per_second, format_flops_per_second, plural
 
 # No processor sold clocks higher (Intel Core i9-14900KS: 6.2 GHz); used where a virtual machine
@@ -141,7 +141,7 @@ class DeviceSpec(Result):
         ]
         return max(allowed, key=lambda figure: figure.value, default=None)
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return one row per arithmetic and one per memory level, each with its source."""
         rows = [
             (name, format_flops_per_second(figure.value), figure.source)

@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 
 from gpulab.evidence import Environment, Evidence, Note
-from gpulab.results import Result, note_rows
+from gpulab.results import Result, Table, note_rows
 from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds, plural
 
 # -------------------------------------------------------------------------------------------------
@@ -253,7 +253,7 @@ class Levels(Result):
         ]
         return f"<levels: {'; '.join(words)}>"
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return one row per level, then what cannot be determined."""
         rows = [
             (
@@ -518,7 +518,7 @@ class ParallelChains(Result):
         """Return the badge, which names how the chases were made, and the set."""
         return f"{self.evidence.sentence} · in {format_bytes(self.nbytes)}"
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return one row per number of chains."""
         rows = [
             (

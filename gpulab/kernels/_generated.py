@@ -11,14 +11,14 @@ from __future__ import annotations
 import contextlib
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 from unittest import mock
 
 from gpulab.errors import InputError, message_of, shown
 from gpulab.evidence import Evidence
-from gpulab.results import Result
+from gpulab.results import Result, Table
 from gpulab.units import format_seconds, plural
 
 # Inductor writes a Python module, which passes the source of each kernel to ``async_compile``.
@@ -98,7 +98,7 @@ class GeneratedCode(Result):
         )
         return f"{found}{end}\n\n{self.source}".rstrip()
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return rows for the operators, the duration and the kernels."""
         rows = [
             ("operators found", ", ".join(self.operators)),

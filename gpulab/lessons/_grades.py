@@ -32,7 +32,7 @@ from gpulab.lessons._material import Listing
 from gpulab.lessons._report import ReportedCheck, line
 from gpulab.lessons.checking import NOT_ATTEMPTED, PASSED, WRONG
 from gpulab.lessons.classes import Classroom, Student
-from gpulab.results import Result
+from gpulab.results import Result, Table
 from gpulab.units import plural
 
 MEMORY_BYTES = 2 * 2**30
@@ -182,7 +182,7 @@ class Grades(Result):
             f"{plural(self.answers, 'answer')}, {self.checked} of them different>"
         )
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return one row per student."""
         headers, rows = super().table()
         return headers, rows or [("(no students)", *[""] * 8)]

@@ -36,7 +36,7 @@ from gpulab.hierarchy import Latency
 from gpulab.lessons.content import KEPT
 from gpulab.models import Roofline
 from gpulab.recordings.schema import reported_accelerator
-from gpulab.results import Result, html_caption, html_table, note_rows
+from gpulab.results import Result, Table, html_caption, html_table, note_rows
 from gpulab.timing import Measurement
 from gpulab.timing.recorded import recorded
 from gpulab.units import (
@@ -171,7 +171,7 @@ class Listing(Result):
     def __repr__(self) -> str:
         return f"<{self.title}>"
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return the rows and the notes."""
         notes = note_rows(self.notes, len(self.headers))
         return self.headers, [*(self.rows or (self.empty,)), *notes]

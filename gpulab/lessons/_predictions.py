@@ -21,7 +21,7 @@ from gpulab.errors import InputError, kind_of, shown
 from gpulab.evidence import Badge, Evidence
 from gpulab.lessons import _progress, content
 from gpulab.lessons._material import badge_line, with_captions
-from gpulab.results import Result
+from gpulab.results import Result, Table
 from gpulab.units import (
     format_bytes,
     format_bytes_per_second,
@@ -503,7 +503,7 @@ class Reveal(Result):
         badge = f" ({self.badges})" if self.badges else ""
         return f"{self.id}: {mine}; the answer: {self.measured_text}{badge}. {self.sentence}"
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return the two answers side by side."""
         kind = self.badges or "not measured"
         return (f"Prediction {self.id}", "your answer", f"the answer ({kind})"), [

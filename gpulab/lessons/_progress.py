@@ -23,7 +23,7 @@ from gpulab._files import exclusive, free_name, read_regular, write_atomically
 from gpulab._validate import expanded
 from gpulab.errors import InputError, shown
 from gpulab.lessons import content
-from gpulab.results import Result, html_table
+from gpulab.results import Result, Table, html_table
 from gpulab.units import plural
 
 SCHEMA = "gpulab-progress"
@@ -295,7 +295,7 @@ class Progress(Result):
             ]
         )
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return one row for each item or, if there are many items, one row for each notebook, with
         the exercises that are open.
         """
@@ -309,7 +309,7 @@ class Progress(Result):
             rows.append((number, *counts, ", ".join(left) or "none"))
         return ("notebook", "exercises passed", "predictions given", "open exercises"), rows
 
-    def _items(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def _items(self) -> Table:
         return ("", "kind", "what", "state", ""), [
             (row.id, row.kind, row.title, row.state, row.detail) for row in self.rows
         ]

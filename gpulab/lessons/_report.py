@@ -17,7 +17,7 @@ import platform
 import re
 import socket
 import unicodedata
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -29,7 +29,7 @@ from gpulab.errors import GpulabError, InputError, shown
 from gpulab.evidence import NOTE_CODES, Environment, Evidence, Note
 from gpulab.lessons import _progress, content
 from gpulab.models import ArithmeticRoof, MemoryRoof, Roofline
-from gpulab.results import Result
+from gpulab.results import Result, Table
 from gpulab.units import format_bytes, plural
 
 
@@ -196,7 +196,7 @@ class StudentReport(Result):
             f"{plural(len(self.checks), 'check')}>"
         )
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return the content, one row per part."""
         return ("report", ""), [
             ("name", self.name or "(none)"),

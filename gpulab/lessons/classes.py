@@ -39,7 +39,7 @@ from gpulab.lessons._report import (
     StudentReport,
     line,
 )
-from gpulab.results import Result, text_table
+from gpulab.results import Result, Table, text_table
 from gpulab.units import format_bytes, plural
 
 SAME_NAME = ("ask", "later", "apart")
@@ -173,7 +173,7 @@ class Classroom(Result):
         files = plural(len(self.refused), "file")
         return f"{plural(len(self.students), 'student')}, {files} that cannot be read"
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return one row per student."""
         headers, rows = super().table()
         what = "none of the .json files is a report" if self.refused else "there is no .json file"

@@ -22,7 +22,7 @@ from torch.utils.flop_counter import flop_registry
 from gpulab import _validate, devices
 from gpulab.evidence import Evidence
 from gpulab.memory.step_memory import storages_of, tensors_in, uncompiled
-from gpulab.results import Result
+from gpulab.results import Result, Table
 from gpulab.units import format_bytes, plural
 
 # A table with more operators than this is too long to read: equal operators then share a row.
@@ -142,7 +142,7 @@ class Traffic(Result):
             f"FLOP ({self.evidence.badge})>"
         )
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return one row per operator (one per kind, where there are many), and the sum."""
         groups: list[tuple[str, list[OperatorTraffic]]] = [(o.name, [o]) for o in self.operators]
         if len(groups) > _MOST_ROWS:

@@ -29,7 +29,7 @@ import os
 import sys
 import traceback
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -43,7 +43,7 @@ from gpulab.devices import host_facts, nvml
 from gpulab.errors import DeviceError, InputError, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.memory.step_memory import living, shape_of, storages_of, tensors_in
-from gpulab.results import Result, note_rows
+from gpulab.results import Result, Table, note_rows
 from gpulab.units import format_bytes, parse_bytes, plural
 
 # Arrays are looked for inside lists, tuples and mappings down to this depth, and among this many of
@@ -129,7 +129,7 @@ class Snapshot(Result):
         )
         return f"<memory of {self.device}: {parts}>"
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return the parts, then the largest tensors."""
         rows = [
             *(
@@ -458,7 +458,7 @@ class CellMemory(Result):
         ]
         return f"<memory of the cell: {'; '.join(parts)}>"
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return one row per device, then the largest new arrays."""
         grown = self.host_grown_bytes
         rows = [
@@ -584,7 +584,7 @@ class Released(Result):
             f"{format_bytes(self.freed_host_bytes)} in this process>"
         )
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return the bytes that were freed, then what was done."""
         shrank = ("this process shrank by", format_bytes(self.freed_host_bytes))
         rows = [

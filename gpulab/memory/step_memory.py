@@ -32,7 +32,7 @@ from gpulab import _validate, devices
 from gpulab.devices import memory_sizes
 from gpulab.errors import DeviceError, InputError
 from gpulab.evidence import Evidence, Note
-from gpulab.results import Result, note_rows
+from gpulab.results import Result, Table, note_rows
 from gpulab.units import format_bytes, parse_bytes, plural
 
 # In the order in which a stacked plot draws them, the longest-lived at the bottom.
@@ -245,7 +245,7 @@ class MemoryTrace(PeakMemory, Result):
         where = f" in {self.peak_phase} ({self.peak_operator})" if self.peak_operator else ""
         return f"<{self.label} on {self.device}: peak {format_bytes(self.peak_bytes)}{where}>"
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return the peak by category, then the largest tensors alive at it."""
         rows = [*self.peak_rows(), *self.tensor_rows(10), *note_rows(self.notes, 2)]
         return (f"memory of {self.label}", "bytes"), rows
@@ -337,7 +337,7 @@ class Prediction(PeakMemory, Result):
             "(modelled)>"
         )
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return the peak, what it is made of, the scratch and the largest tensors."""
         rows = [
             *self.peak_rows(),

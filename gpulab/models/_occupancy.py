@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -32,7 +32,7 @@ import numpy.typing as npt
 from gpulab._validate import arguments, instance, whole, word
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
-from gpulab.results import Result
+from gpulab.results import Result, Table
 from gpulab.units import format_bytes, plural
 
 WARP_THREADS = 32
@@ -511,7 +511,7 @@ class Occupancy(Result):
             f"limited by {self.limiter}>"
         )
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return one row per resource: the blocks it allows and what a block takes of it."""
         takes = {
             "warps": f"{self.warps_per_block} of {self.sm.warps}",

@@ -36,7 +36,7 @@ from gpulab.devices.memory_sizes import gpus
 from gpulab.devices.memory_sizes import memory_bytes as product_memory_bytes
 from gpulab.errors import DeviceError, InputError, shown
 from gpulab.evidence import Badge, Evidence, Note
-from gpulab.results import Result, note_rows
+from gpulab.results import Result, Table, note_rows
 from gpulab.units import (
     format_bytes,
     format_bytes_per_second,
@@ -180,7 +180,7 @@ class RooflinePoint(Result):
     def __repr__(self) -> str:
         return f"<{self.explanation.rstrip('.')}>"
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return intensity, the limiting roof, what it allows and what was reached."""
         return _POINT_HEADERS, [_row(self)]
 
@@ -447,7 +447,7 @@ class Roofline(Result):
             f"{plural(len(self.points), 'point')}{codes}>"
         )
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return the points, or the roofs if there are no points; then the notes. If no rate of
         arithmetic or of main memory is stated, a row says so.
         """
@@ -839,7 +839,7 @@ class InferencePlan(Result):
             f"{self.tokens_per_second:,.0f} tokens/s at most>"
         )
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return memory, times and rates, a row for each."""
         memory = "not known" if self.memory_bytes is None else format_bytes(self.memory_bytes)
         fits = "not known" if self.largest_batch is None else plural(self.largest_batch, "sequence")

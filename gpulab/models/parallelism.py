@@ -30,7 +30,7 @@ import numpy as np
 from gpulab._validate import arguments, is_finite, is_whole, items, whole, within, word
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
-from gpulab.results import Result
+from gpulab.results import Result, Table
 from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds, plural
 
 # Collectives.
@@ -931,7 +931,7 @@ class StageSchedule(StagePasses, Result):
             f"bubble {self.bubble_ratio:.1%}, at most {max(self.held):g} microbatches held>"
         )
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return one row per stage, then the bubble counted and by formula."""
         whole = self.duration
         rows = [

@@ -12,7 +12,7 @@ device array and as a load from a shared array; the common patterns have names.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -24,7 +24,7 @@ import numpy.typing as npt
 from gpulab._validate import arguments, flag, is_whole, items, whole, word
 from gpulab.errors import InputError, shown
 from gpulab.evidence import Evidence
-from gpulab.results import Result
+from gpulab.results import Result, Table
 from gpulab.units import format_bytes, plural
 
 WARP_LANES = 32
@@ -404,7 +404,7 @@ class AccessPattern(Result):
             f"{self.ideal_wavefronts})>"
         )
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return the counts of device memory and of shared memory beside their ideals."""
         rows = [
             ("sectors of a request", str(self.sectors), str(self.ideal_sectors)),

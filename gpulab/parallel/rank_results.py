@@ -12,7 +12,7 @@ from gpulab.evidence import Environment, Evidence, Note
 from gpulab.memory.step_memory import PeakMemory, with_margin
 from gpulab.models import ScalingCurve, StagePass, StagePasses, StageSchedule, pipeline_schedule
 from gpulab.models.parallelism import PointsByRanks
-from gpulab.results import Result, note_rows
+from gpulab.results import Result, Table, note_rows
 from gpulab.units import (
     format_bytes,
     format_bytes_per_second,
@@ -251,7 +251,7 @@ class RankTimeline(Result):
             f"{format_seconds(self.end_seconds)}>"
         )
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return each rank's seconds by kind, and how much of its communication overlapped
         compute.
         """
@@ -401,7 +401,7 @@ class StrategyResult(Result):
         where = f"{self.strategy} on {plural(self.ranks, 'rank')}, {plural(self.steps, 'step')}"
         return f"<{where}: {verdict}, losses differ by {self.loss_difference:.1e}>"
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return whether the run agrees with one process, then each rank's memory, bytes and
         seconds per step.
         """
@@ -549,9 +549,7 @@ class ScheduleRun(StagePasses, Result):
             "the timetable>"
         )
 
-    def table(
-        self, timetable: StageSchedule | None = None
-    ) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self, timetable: StageSchedule | None = None) -> Table:
         """Return one row per stage, then the bubble: measured, counted in the timetable, and by
         formula.
 
@@ -658,7 +656,7 @@ class RankMemory(PeakMemory, Result):
             "(modelled)>"
         )
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return the peak, what it is made of, and the largest tensors."""
         rows = [
             *self.peak_rows(),
@@ -801,7 +799,7 @@ class ScalingResult(PointsByRanks, Result):
     def __repr__(self) -> str:
         return f"<{self.mode} scaling of {self.label}: {self.sentence.rstrip('.')}>"
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return one row per number of ranks, then the link and the notes."""
         rows: list[tuple[str, ...]] = [
             (

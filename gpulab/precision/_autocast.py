@@ -33,7 +33,7 @@ from torch.utils._pytree import tree_leaves
 from gpulab import _validate, devices
 from gpulab.errors import InputError, message_of, shown
 from gpulab.evidence import Badge, Evidence
-from gpulab.results import Result
+from gpulab.results import Result, Table
 
 SOURCE = (
     "PyTorch documentation, torch.amp, Autocast Op Reference "
@@ -141,7 +141,7 @@ class AutocastPolicy(Result):
         counts = ", ".join(f"{len(self.operators(p))} {p}" for p in POLICIES)
         return f"<autocast to {self.dtype} on {self.kind}, {how}: {counts}>"
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return one row per policy, and one for each operator whose observed policy differs from
         the documented one, where PyTorch documents the kind of device.
         """

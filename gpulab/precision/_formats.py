@@ -16,7 +16,7 @@ narrower format, so the second rounding gives the result of a single rounding (B
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, Literal
@@ -27,7 +27,7 @@ import torch
 from gpulab import _validate, devices
 from gpulab.errors import InputError, shown, with_article
 from gpulab.evidence import Evidence
-from gpulab.results import Result
+from gpulab.results import Result, Table
 
 Overflow = Literal["infinity", "nan", "saturate"]
 _IEEE = "IEEE 754-2019, section 3.6"
@@ -165,7 +165,7 @@ class Format(Result):
         )
         return f"<format {self.name}: {shape}, up to {self.largest:g}>"
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return one row per fact."""
         fields = (
             f"1 sign, {self.exponent_bits} exponent, {self.mantissa_bits} mantissa"
@@ -697,7 +697,7 @@ class Number(Result):
             f"{' '.join(part for part in self.fields if part)}>"
         )
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return one row per fact."""
         error = self.relative_error
         rows = [

@@ -15,7 +15,7 @@ from gpulab.errors import InputError
 from gpulab.evidence import Badge, Evidence
 from gpulab.precision import _formats
 from gpulab.precision._formats import Format, as_float64, find, rounded
-from gpulab.results import Result
+from gpulab.results import Result, Table
 from gpulab.units import plural
 
 ORDERS = ("one by one", "in pairs", "one by one, by chance")
@@ -80,7 +80,7 @@ class SumError(Result):
             f"{', '.join(f'{r.values} {r.total:.5g}' for r in self.rows)}>"
         )
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return one row for each way."""
         rows = [
             (r.values, r.accumulator, r.order, f"{r.total:.8g}", percent(r.relative_error))

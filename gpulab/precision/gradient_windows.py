@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -20,7 +20,7 @@ from gpulab.evidence import Evidence
 from gpulab.memory import training_step
 from gpulab.precision._formats import Format, as_float64, find
 from gpulab.recordings.schema import thin
-from gpulab.results import Result
+from gpulab.results import Result, Table
 from gpulab.units import plural
 
 # The most magnitudes kept of each kind, from evenly spaced places in the sorted list, with its two
@@ -383,7 +383,7 @@ class GradientWindow(Result):
     def __repr__(self) -> str:
         return f"<{self.which} gradients of {self.label} in {self.format.name}: {self.explanation}>"
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return one row for each fate of a gradient, and the safe scales."""
         beyond = self.format.overflow_words
         # without a nonzero gradient every share is 0, this one too

@@ -8,7 +8,7 @@ only with its version.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -18,7 +18,7 @@ import numpy as np
 from gpulab._validate import instance
 from gpulab.errors import RecordingError, shown
 from gpulab.evidence import Environment, Evidence, Note
-from gpulab.results import Result
+from gpulab.results import Result, Table
 from gpulab.units import format_bytes_per_second, format_flops_per_second, format_seconds
 
 Parameter = str | int | float
@@ -391,7 +391,7 @@ class Recording(Result):
             f"{done} of {len(self.entries)} entries>"
         )
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return one row per entry: the case, its time, its rates."""
         return (
             *("case", "median", "95 % interval", "visits"),

@@ -19,7 +19,7 @@ from gpulab._validate import arguments
 from gpulab.errors import RecordingError, shown
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.recordings.schema import KEPT_SAMPLES, RECORDING, Recording, Timing, thin
-from gpulab.results import Result
+from gpulab.results import Result, Table
 from gpulab.units import format_seconds, format_speedup, plural
 
 # Properties that must be equal, besides the libraries, before the entries of two runs may be in one
@@ -108,7 +108,7 @@ class RecordingDiff(Result):
             "only in the second>"
         )
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return what differs in the environment, then one row per case."""
         rows = [(name, before, after, "") for name, (before, after) in self.environment.items()]
         rows += [

@@ -5,14 +5,14 @@ No clock is read here; ``measure`` and ``compare`` make these objects, tables an
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from gpulab.evidence import Environment, Evidence, Note
-from gpulab.results import Result, note_rows
+from gpulab.results import Result, Table, note_rows
 from gpulab.units import (
     format_bytes_per_second,
     format_flops_per_second,
@@ -113,7 +113,7 @@ class Measurement(Result):
         )
         return f"<{self.label} on {self.device}: {figure}{codes}>"
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return one row per quantity: the three times, the first call, the rates and the notes."""
         flops, nbytes = self.flops_per_second, self.bytes_per_second
         count = f"call{'s' if self.calls_per_sample != 1 else ''} each"
@@ -196,7 +196,7 @@ class Comparison(Result):
             return f"<{self.label}: {plural(len(self.rows), 'row')}, no speed-up to report>"
         return f"<{self.label}: speed-up {format_ratio(self.speedup)} over {self.rows[0].name}>"
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return one row per device: its three times, its energy where a device has a counter, its
         speed-up and its agreement; then the notes on all of them.
         """

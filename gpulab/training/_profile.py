@@ -35,7 +35,7 @@ from gpulab import _validate, devices
 from gpulab.errors import InputError, kind_of
 from gpulab.evidence import Evidence, Note
 from gpulab.memory.step_memory import tensors_in, uncompiled
-from gpulab.results import Result, note_rows
+from gpulab.results import Result, Table, note_rows
 from gpulab.units import format_seconds, plural
 
 _MARK = "ProfilerStep"  # how PyTorch's marks of ``profiler.step()`` begin
@@ -130,7 +130,7 @@ class Profile(Result):
             "operators>"
         )
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return the most expensive operators, and the time between them."""
         costs = list(self.operators.items())
         if rest := [cost for _, cost in costs[_ROWS:]]:
@@ -342,7 +342,7 @@ class HiddenWaits(Result):
     def __repr__(self) -> str:
         return f"<{self.label}: {plural(self.count, 'wait')} at {plural(len(self.sites), 'place')}>"
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return one row a place."""
         rows = [(line, what, str(count)) for line, what, count in self.sites]
         headers = (f"{self.label}: where the host waits", "call and reason", "times")

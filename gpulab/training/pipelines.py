@@ -45,7 +45,7 @@ from gpulab.errors import (
     message_of,
 )
 from gpulab.evidence import Badge, Evidence, Note
-from gpulab.results import Result, note_rows
+from gpulab.results import Result, Table, note_rows
 from gpulab.timing.sampling import Progress, Stop
 from gpulab.timing.statistics import t_quantile
 from gpulab.training import backend_switches
@@ -393,7 +393,7 @@ class PipelineResult(Result):
             f"{self._rate} images/s, {self.stall_ratio:.0%} stalled>"
         )
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return the parts of a step, the throughput and the stall."""
         loading, modelled = str(self.evidence.badge), str(self.accelerator_evidence.badge)
         # figures that depend on both sides have the accelerator's badge if it is not measured

@@ -4,7 +4,7 @@ Tables and figures read them; nothing is trained here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from gpulab.evidence import Environment, Evidence, Note
 from gpulab.memory.step_memory import CATEGORIES
-from gpulab.results import Result, note_rows
+from gpulab.results import Result, Table, note_rows
 from gpulab.timing.statistics import Interval
 from gpulab.units import (
     format_bytes,
@@ -66,7 +66,7 @@ class Accuracy(Result):
     def __str__(self) -> str:
         return f"{format_accuracy(self)}: {self.correct:,} of {self.count:,} {self.answers}"
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return the share of right answers, their count and the loss."""
         rows = [
             ("right", format_accuracy(self)),
@@ -194,7 +194,7 @@ class FitResult(Result):
             f"{plural(self.steps, 'step')}{accuracy}>"
         )
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return how the run ended, its loss and accuracy, its speed, the parts of a step, its
         memory, and the notes.
         """
@@ -280,7 +280,7 @@ class SeedsAccuracy(Result):
         mean = f"{_percent(self.mean)} {format_interval(self.interval, _percent)}"
         return f"<{mean} over {seeds}test items>"
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return the mean with both intervals, then each model's accuracy."""
         rows = [
             ("mean", _percent(self.mean)),
@@ -561,7 +561,7 @@ class LadderResult(Result):
             f"{self.together}, product {self.product}>"
         )
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return the script, one row a technique, the combination and the product, then the
         techniques left out, with the reason.
         """
@@ -719,7 +719,7 @@ class ScriptsResult(Result):
     def __repr__(self) -> str:
         return f"<{self.names[1]} against {self.names[0]}: {self.sentence}>"
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return one row per quantity with a column for each script, then the speed-up, the
         difference of accuracy, the objections and the notes.
         """

@@ -17,7 +17,7 @@ import dataclasses
 import math
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -29,7 +29,7 @@ from gpulab.errors import GpulabError, InputError, kind_of, shown
 from gpulab.evidence import Evidence, Note
 from gpulab.recordings import Entry, Recording
 from gpulab.recordings.schema import RECORDING
-from gpulab.results import Result
+from gpulab.results import Result, Table
 from gpulab.timing.measuring import calm_collector
 from gpulab.timing.statistics import (
     FEWEST_SAMPLES,
@@ -172,7 +172,7 @@ class RecordedLadder(Result):
         together = self.together or "not recorded yet"
         return f"<ladder on {self.recording}: together {together}{product}>"
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return one row a technique, then the combination and the product."""
         product = "" if self.product is None else format_ratio(self.product)
         rows = [

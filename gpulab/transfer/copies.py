@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -22,7 +22,7 @@ import numpy as np
 
 from gpulab.errors import InputError, message_of, shown
 from gpulab.evidence import Environment, Evidence, Note
-from gpulab.results import Result, note_rows
+from gpulab.results import Result, Table, note_rows
 from gpulab.timing.statistics import t_quantile
 from gpulab.units import format_bytes, format_bytes_per_second, format_ratio, format_seconds, plural
 
@@ -697,7 +697,7 @@ class Overlap(Result):
             f"{format_seconds(self.serial_seconds)}, {self.ratio_text} of the ideal gain>"
         )
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return the times, and the share of the ideal gain that was reached."""
         rows = [
             ("copy alone", format_seconds(self.copy_seconds)),

@@ -32,7 +32,7 @@ from gpulab.errors import (
 )
 from gpulab.evidence import Evidence
 from gpulab.kernels._compile._nvrtc import FILE
-from gpulab.results import Result
+from gpulab.results import Result, Table
 from gpulab.units import format_bytes
 
 try:
@@ -207,7 +207,7 @@ class CompiledModule(Result):
         ]
         return f"<CompiledModule for {self.arch}; {'; '.join(parts or self.warnings)}>"
 
-    def table(self) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
+    def table(self) -> Table:
         """Return a row for each kernel, with the resources that limit how many blocks fit on an SM,
         and a row for each warning.
         """
