@@ -34,8 +34,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
-import psutil
-
 from gpulab.lessons import _answers, _box, checking, content
 from gpulab.lessons.content import Exercise, NotAttempted, Nothing, Refused
 from gpulab.lessons.parallel_checks import below, end_below
@@ -247,7 +245,7 @@ def _limit(memory_bytes: int, seconds: float) -> None:
 
     for name, value in {
         **_LIMITS,
-        "AS": psutil.Process().memory_info().vms + memory_bytes,
+        "AS": _memory_bytes("self")[0] + memory_bytes,
         "CPU": int(4 * (seconds + _GRACE_SECONDS)) + 1,
     }.items():
         kind = getattr(resource, f"RLIMIT_{name}")
@@ -263,7 +261,7 @@ class _Child:
 
     def __init__(self, work: Callable[[IO[str]], None]) -> None:
         self._socket, its = socket.socketpair()
-        self._received, self._next_look, self._own = b"", 0.0, _unshared_bytes(psutil.Process())
+        self._received, self._next_look, self._own = b"", 0.0, _memory_bytes("self")[1]
         self.pid = os.fork()
         if self.pid == 0:
             try:
@@ -295,8 +293,10 @@ class _Child:
             # thousand times.
             if memory_bytes and time.monotonic() > self._next_look:
                 self._next_look = time.monotonic() + _POLL_SECONDS
-                taken = (_unshared_bytes(each) - self._own for each in below(self.pid))
-                if sum(max(0, each) for each in taken) > memory_bytes:
+                if (
+                    sum(max(0, _memory_bytes(each.pid)[1] - self._own) for each in below(self.pid))
+                    > memory_bytes
+                ):
                     raise Refused("It took more memory than the limit for an answer.")
             if time.monotonic() > deadline or len(self._received) > _MOST_RECEIVED:
                 raise Refused(f"It did not finish within {seconds:g} s, and was ended.")
@@ -312,6 +312,8 @@ class _Child:
         return line
 
     def _ending(self) -> str:
+        import psutil
+
         code: int | None = None
         with contextlib.suppress(psutil.Error):
             code = psutil.Process(self.pid).wait(_GRACE_SECONDS)
@@ -319,12 +321,15 @@ class _Child:
         return f"by signal {-code}" if code and code < 0 else f"with the code {code}"
 
 
-def _unshared_bytes(process: psutil.Process) -> int:
-    """Return the bytes of a process's unshared memory; 0 if it has ended."""
-    with contextlib.suppress(psutil.Error):
-        memory = process.memory_info()
-        return int(memory.rss - memory.shared)
-    return 0
+def _memory_bytes(pid: int | str) -> tuple[int, int]:
+    """Return the bytes of a process's address space and of its unshared memory; zeros if it has
+    ended.
+    """
+    try:
+        whole, resident, shared = map(int, Path(f"/proc/{pid}/statm").read_text().split()[:3])
+    except (OSError, ValueError):
+        return 0, 0
+    return whole * os.sysconf("SC_PAGE_SIZE"), (resident - shared) * os.sysconf("SC_PAGE_SIZE")
 
 
 # -- the judge

@@ -21,8 +21,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import psutil
-
 from gpulab import _validate
 from gpulab._files import read_regular, write_atomically
 from gpulab.errors import InputError, kind_of, message_of, shown
@@ -505,6 +503,8 @@ def _outcomes(
     """Return the outcome of each different answer. ``left`` holds the seconds that each student has
     left; the time of a check is subtracted.
     """
+    import psutil
+
     found: dict[str, Outcome] = {}
     with grading() as ask:
         for count, (key, job) in enumerate(jobs.items(), 1):

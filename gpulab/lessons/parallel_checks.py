@@ -15,8 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from gpulab import parallel
 from gpulab.errors import RankError, message_of, shown
 
@@ -159,6 +157,8 @@ def _run(commands: Sequence[_Command], printed: Path, seconds: float) -> int | N
 
 def below(pid: int) -> list[Any]:
     """Return the processes that a process started, directly or indirectly."""
+    import psutil
+
     with contextlib.suppress(psutil.Error):
         return psutil.Process(pid).children(recursive=True)
     return []
