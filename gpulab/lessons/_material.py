@@ -115,7 +115,6 @@ RANKS = 4
 # readable
 TIMEOUT_SECONDS = 0.060
 _STEPS = 3
-_BYTES = 4_000_000
 _LAYERS = (3, 2, 1)  # the backward pass reaches the last layer first
 # seconds: a forward pass, one layer's backward pass, one layer's gradients
 _FORWARD, _BACKWARD, _SEND = 0.008, 0.005, 0.002
@@ -684,6 +683,15 @@ def collective(layer: int) -> str:
     return f"all_reduce layer {layer}"
 
 
+# what each collective exchanges: a rank that skips one meets the others at another size
+_BYTES = {
+    collective(1): 3_000_000,
+    collective(2): 4_000_000,
+    collective(3): 1_000_000,
+    "barrier": 0,
+}
+
+
 def _program(slow: float = 1.0) -> list[_Item]:
     # the program of a rank that trains; ``slow`` multiplies its compute times
     items: list[_Item] = []
@@ -763,4 +771,6 @@ def _run(programs: Sequence[Sequence[_Item]]) -> tuple[list[parallel.RankSpan], 
         for rank, items in enumerate(left):
             _, name, seconds = items.popleft()
             now[rank] = begin + seconds
-            spans.append(parallel.RankSpan(rank, "communication", name, begin, now[rank], _BYTES))
+            spans.append(
+                parallel.RankSpan(rank, "communication", name, begin, now[rank], _BYTES[name])
+            )

@@ -34,7 +34,8 @@ def accuracy(model, batches):
     """Return the share of right answers over the batches of all ranks, on every rank."""
     was_training = model.training
     model.eval()
-    counts = torch.zeros(2, dtype=torch.float64)  # right answers, all answers
+    # right answers, all answers; NCCL exchanges only tensors on a GPU
+    counts = torch.zeros(2, dtype=torch.float64, device=next(model.parameters()).device)
     with torch.no_grad():
         for inputs, labels in batches:
             counts[0] += (model(inputs).argmax(1) == labels).sum()

@@ -107,15 +107,13 @@ def _judged(case: Case, strategy: str) -> str:
     """Return a sentence about a right choice. Refuse a choice that does not fit, sends more than necessary, or needs a faster link."""
     if strategy == "tensor" and case.link != "NVLink":
         raise Refused(
-            f"{case.letter}: tensor parallelism makes every layer wait for sums over all GPUs, and nothing hides that wait. Over {case.link} "
-            "it is most of a step. Use it with fast links such as NVLink, for models that need it."
+            f"{case.letter}: tensor parallelism makes every layer wait for sums over all GPUs. Nothing hides that wait, it grows with the "
+            f"batch, and {case.link} is slow. Use it with fast links such as NVLink, for models that need it."
         )
     needed, there = needed_bytes(case.letter, strategy), memory_bytes(case.gpu)
     said = f"{case.letter}: with {strategy} each of {case.gpus} GPUs needs {format_bytes(needed)} of {format_bytes(there)}"
     if needed > there:
         raise Refused(f"{said}: {_sum(case.letter, strategy)}. So it does not fit. Which part does the next stage split?")
-    if strategy == "zero1":  # right: as it is defined, ZeRO-1 sends no more than an all-reduce does
-        return f"{said}. (PyTorch's zero1 sends 1.5 times the bytes of ddp; zero2 sends the bytes of ddp.)"
     if strategy not in _CHEAP:
         lighter = next((name for name in _CHEAP if needed_bytes(case.letter, name) <= there), None)
         if lighter is not None:
@@ -126,19 +124,22 @@ def _judged(case: Case, strategy: str) -> str:
     return f"{said}."
 
 # %% wrong: do not pay in traffic
-choices = {"A": "zero3", "B": "zero1", "C": "zero3"}
+choices = {"A": "zero3", "B": "zero2", "C": "zero3"}
+
+# %% wrong: sends less
+choices = {"A": "ddp", "B": "zero1", "C": "zero3"}
 
 # %% wrong: of margin
 choices = {"A": "ddp", "B": "ddp", "C": "zero3"}
 
 # %% wrong: it does not fit
-choices = {"A": "zero1", "B": "zero1", "C": "zero2"}
+choices = {"A": "ddp", "B": "zero2", "C": "zero2"}
 
 # %% wrong: every layer wait
-choices = {"A": "tensor", "B": "zero1", "C": "zero3"}
+choices = {"A": "tensor", "B": "zero2", "C": "zero3"}
 
 # %% wrong: one of ddp
-choices = {"A": "fsdp", "B": "zero1", "C": "zero3"}
+choices = {"A": "fsdp", "B": "zero2", "C": "zero3"}
 
 # %% wrong: the check expects
 choices = 'ddp'
