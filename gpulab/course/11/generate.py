@@ -24,7 +24,7 @@ def generate(model, prompt, count, stop=None):
 # past). At the end, torch.cat([prompt, *chosen], 1). Does the last token still have to go into the model?
 
 # %% hint
-# Put it all under @torch.inference_mode(). For stop: done = torch.zeros(batch, 1, dtype=torch.bool);
+# Put it all under @torch.inference_mode(). For stop: done = torch.zeros_like(prompt[:, :1], dtype=torch.bool);
 # token = torch.where(done, stop, token); done |= token == stop; end the loop when done.all().
 
 # %% solution
