@@ -33,7 +33,7 @@ import torch
 
 def prefetched(batches, device):
     """Yield each batch on the device while the next one is on its way."""
-    copies, batches = torch.cuda.Stream(), iter(batches)
+    copies, batches = torch.cuda.Stream(device), iter(batches)
 
     def send():
         batch = next(batches, None)
@@ -44,7 +44,7 @@ def prefetched(batches, device):
 
     ready = send()
     while ready is not None:
-        current = torch.cuda.current_stream()
+        current = torch.cuda.current_stream(device)
         current.wait_stream(copies)  # this batch has arrived; the next one is not in the queue yet
         ready.record_stream(current)  # its memory is not reused before the caller's work is done
         following = send()
@@ -494,7 +494,7 @@ def check(answer: Any) -> str:
         _why(free, read, ahead, share)
     return (
         f"All batches arrive in order and before they are used, their memory is safe, and {share:.0%} of the time that copies can hide "
-        "is hidden (simulated). You can use the function on a GPU as it is."
+        "is hidden (simulated). You can use it on a GPU, for batches that are single tensors."
     )
 
 
