@@ -7,6 +7,7 @@ answer_name = "median_time"
 live = True
 
 # %% stub
+import statistics
 import time
 
 
