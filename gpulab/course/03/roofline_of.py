@@ -1,8 +1,8 @@
-"""03.12: take it home: the roofline of any function."""
+"""03.12: take it home: a roofline for your own functions."""
 
 # %% exercise
 id = "03.12"
-title = "take it home: the roofline of any function"
+title = "take it home: a roofline for your own functions"
 answer_name = "roofline_of"
 live = True
 loads = ["torch", "torch.utils.flop_counter"]
