@@ -183,6 +183,9 @@ class Task:
         For Adam. With these values a run learns the task in seconds on two cores.
     answers : str
         What accuracy counts: "digits" or "characters".
+
+    The last two arguments are functions without arguments: one returns the training and the test
+    data, two ``Data``; the other one returns a new model.
     """
 
     name: str
