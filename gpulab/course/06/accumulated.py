@@ -33,12 +33,14 @@ from torch.nn.functional import cross_entropy
 
 def train_epoch(model, optimizer, batches, group):
     """Make one update for each `group` batches; return the mean loss of an image as a plain number."""
+    device = next(model.parameters()).device
     iterator, total, seen = iter(batches), 0.0, 0
     while part := list(itertools.islice(iterator, group)):
         count = sum(len(labels) for _, labels in part)
         optimizer.zero_grad()
         for images, labels in part:
-            loss = cross_entropy(model(images), labels, reduction="sum")
+            outputs = model(images.to(device))
+            loss = cross_entropy(outputs, labels.to(device), reduction="sum")
             (loss / count).backward()
             total = total + loss.detach()
         optimizer.step()
