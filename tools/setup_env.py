@@ -133,7 +133,7 @@ def choose_stack(facts: Facts) -> Stack:
             "cpu",
             index,
             None,
-            "no NVIDIA driver was found: the CPU build, about 0.9 GB instead of several",
+            "no NVIDIA driver was found: the CPU build, about 0.5 GB to download, not several",
         )
     shown = f"{facts.cuda[0]}.{facts.cuda[1]}"
     names = ", ".join(name for name, _ in facts.gpus) or "an NVIDIA GPU"
