@@ -89,6 +89,7 @@ REFUSED: dict[str, str] = {
     "undefined name": "out[i] = undefined_name  # HERE",
     "undefined function": "out[i] = undefined_function(i)  # HERE",
     "unset variable": "out[i] = later  # HERE\nlater = 3",
+    "variable of itself": "n = n  # HERE\nout[n] = i",
     "os": "v = os.getpid()  # HERE",
     "random": "v = random.random()  # HERE",
     "time": "v = time.time()  # HERE",
