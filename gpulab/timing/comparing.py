@@ -15,7 +15,6 @@ import operator
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -177,7 +176,7 @@ def compare_within(
     tolerance: float | None = None,
     clock: Callable[[], float] | None = None,
     conditions: Callable[[], Readings] | None = None,
-    params: Mapping[str, Any] = MappingProxyType({}),
+    params: Mapping[str, Any] = {},
     prepare: Callable[[], Any] | None = None,
 ) -> Comparison:
     """Compare as ``compare`` does, within limits that were checked already.
