@@ -53,8 +53,8 @@ def test_a_notebook_runs(tab: Tab, name: str, approved: Any) -> None:
     The approved text is what the cells show on a machine without a GPU. It proves that each output
     announced in the text around them is there, and that each number not measured here is right.
 
-    Every second notebook is checked in the dark theme, the others in the light one. They show the
-    same kinds of output, and a check by axe takes as long as the cells.
+    Every second notebook is checked in the dark theme, the others in the light one: they show the
+    same kinds of output.
     """
     theme = ("light", "dark")[NOTEBOOKS.index(name) % 2]
     tab.open(name, theme=theme)
