@@ -64,9 +64,12 @@ def test_shape_and_parameters(make: Any, inputs: Any, shape: Any, parameters: in
 
 def test_dropout_drops_in_training_only() -> None:
     """Two outputs for one input differ in training mode, and are equal in evaluation mode."""
-    model, x = networks.mlp(64, 32, 10, dropout=0.5), torch.randn(5, 64)
-    assert not torch.equal(model(x), model(x))
-    assert torch.equal(model.eval()(x), model(x))
+    for model, x in (
+        (networks.mlp(64, 32, 10, dropout=0.5), torch.randn(5, 64)),
+        (networks.transformer(20, 16, 2, 2, context=8, dropout=0.5), TOKENS),
+    ):
+        assert not torch.equal(model(x), model(x))
+        assert torch.equal(model.eval()(x), model(x))
 
 
 def test_the_transformer_is_causal_and_returns_its_loss() -> None:

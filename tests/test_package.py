@@ -270,8 +270,7 @@ def test_set_up_finds_a_python_and_reads_the_driver() -> None:
     with pytest.raises(setup_env.SetupError, match="Colab"):
         setup_env.choose_stack(setup_env.Facts("Darwin", "x86_64"))
     header = "| NVIDIA-SMI 580.65.06    Driver Version: 580.65.06    CUDA Version: 13.0     |"
-    found = setup_env.parse_nvidia_smi(header, "NVIDIA H200, 9.0\n")
-    assert found == ((13, 0), H200)
+    assert setup_env.parse_nvidia_smi(header, "NVIDIA H200, 9.0\n") == ((13, 0), H200)
     assert setup_env.parse_nvidia_smi("NVIDIA-SMI has failed", "no, really") == (None, ())
 
 

@@ -289,6 +289,8 @@ def test_bits_are_flipped_and_views_are_turned(instruments: Tab) -> None:
     expect(instruments.output(2).get_by_label("Chunks")).to_be_hidden()
     expect(instruments.output(2).get_by_role("button", name="Sweep")).to_be_visible()
     instruments.held("f.number.held, t.values['view']", "-0.0999755859375 sweep")
+    drive(instruments, 1, ("Steps away", "3", ""), ("Number", "2", ""))
+    instruments.held("f.number.held", "2.0")
 
 
 def test_the_microscope_by_mouse_and_keyboard(instruments: Tab) -> None:
@@ -309,6 +311,9 @@ def test_the_microscope_by_mouse_and_keyboard(instruments: Tab) -> None:
     )
     area.get_by_role("button", name="Play").wait_for()
     instruments.held("m.values['step'], m.position['steps'], m.position['line']", "6 6 14")
+    in_loop = "Line 14: go to the warp's next step there", None, ""
+    drive(instruments, 3, ("Kernel", "block sum", "Warp 0 at line 9"), in_loop, in_loop)
+    instruments.held("m.values['step']", "11")
     drive(instruments, 3, ("Kernel", "vector add, without the guard", "3 findings"))
     drive(instruments, 3, ("Block", "3", ""))
     drive(instruments, 3, ("Next", None, "28 active lanes do not take part: see the finding"))
@@ -319,4 +324,5 @@ def test_a_measurement_has_its_badge_and_all_is_readable(instruments: Tab) -> No
     drive(instruments, 4, ("Run", None, "Run: done"), ("keys", "Tab", "MEASURED"))
     instruments.shows("RECORDED", cell=4)
     instruments.held("c.error == '', len(c.result.rows) > 0", "True True")
+    expect(instruments.output(4).locator("[aria-busy=true]")).to_have_count(0)
     assert instruments.unreadable() == []

@@ -203,8 +203,7 @@ def seen(figure: LabFigure) -> str:
 @pytest.mark.parametrize("name", CASES)
 def test_a_figure_shows_what_was_approved(name: str, approved: Any) -> None:
     """Numbers, units, badges and words of the picture, and its description in words."""
-    text = seen(_figure(name))
-    assert text == approved
+    assert seen(_figure(name)) == approved
 
 
 def test_every_figure_has_a_case() -> None:

@@ -107,7 +107,8 @@ def test_add():
 
 def test_last():
     out = cuda.managed_array(1, np.int32)
-    last[1, 64](out)
+    for _ in range(3):
+        last[1, 64](out)
     assert out[0] == 63
 
 def test_a_long_loop():
@@ -155,15 +156,17 @@ code = pytest.main([*options, "test_program.py"])"""
 def test_a_program_runs_as_it_is(code: str, shows: list[str], tmp_path: Path) -> None:
     """A program runs by ``gpulab simulate``, with and without Numba, and by the plugin.
 
-    A race is reported with its line, and fails the program or its own test. The command does not
-    load torch.
+    A race is reported with its line and its cases in all launches (63 threads of 64 in each of
+    three), and fails the program or its own test. The command does not load torch.
     """
     (tmp_path / "test_program.py").write_text(PROGRAM, encoding="utf-8")
     command = [sys.executable, "-c", f"import sys\n{code}\nsys.exit(code)"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 1, done.stderr
     assert [
-        text for text in (f"test_program.py: race, line {RACE} ", *shows) if text not in done.stdout
+        text
+        for text in (f"test_program.py: race, line {RACE} ", "189 times", *shows)
+        if text not in done.stdout
     ] == []
 
 

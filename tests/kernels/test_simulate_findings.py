@@ -362,13 +362,17 @@ def test_a_lock_works_and_orders_by_its_fences(every: int, fenced: bool) -> None
 
 
 def test_blocks_wait_for_each_other_if_all_are_resident() -> None:
-    """132 multiprocessors with 16 blocks of 128 threads each hold 2,112; one more is refused."""
+    """132 multiprocessors with 16 blocks of 128 threads each hold 2,112; one more is refused. Of
+    100 KiB of shared memory, 228 KiB hold two.
+    """
     seen, x, out = zeros(1), zeros(640), zeros(640)
     assert simulate(met, 2112, 128, zeros(1, dtype=np.int32), seen).findings == ()
     assert simulate(met_twice, 10, 64, x, out).findings == ()
     assert (seen[0], out.tolist()) == (2112 * 128, [*range(640)][::-1])
     with pytest.raises(KernelError, match="2,112"):
         simulate(met, 2113, 128, zeros(1, dtype=np.int32), seen)
+    with pytest.raises(KernelError, match=" 264 "):
+        simulate(met_twice, 265, 64, x, out, dynamic_shared_bytes=100 * 1024)
 
 
 def test_a_plain_read_that_serves_a_compare_and_swap_is_benign() -> None:

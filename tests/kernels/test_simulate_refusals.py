@@ -320,8 +320,7 @@ def test_one_array_given_twice_is_one() -> None:
 def test_a_read_only_array_may_be_read() -> None:
     """Only what is written must be writable."""
     out = np.zeros(64)
-    source = np.frombuffer(bytes(range(64)), dtype=np.uint8)
-    simulate(_copies, 2, 32, source, out)
+    simulate(_copies, 2, 32, np.frombuffer(bytes(range(64)), dtype=np.uint8), out)
     assert out.tolist() == list(range(64))
 
 

@@ -101,8 +101,7 @@ def test_code_is_not_run_where_that_is_asked(tmp_path: Path, approved: Any) -> N
     evil = report_of(6, "Gus", {"02.5": FIT})
     source = f"open({str(trace)!r}, 'w')\nfit = 1"
     write(tmp_path / "class", "g.json", changed(evil, "checks", 0, "kept", "source", value=source))
-    grades = graded(tmp_path / "class", {"notebooks": ("02",)}, run_code=False)
-    assert shown(grades) == approved
+    assert shown(graded(tmp_path / "class", {"notebooks": ("02",)}, run_code=False)) == approved
     assert not trace.exists()
 
 

@@ -87,9 +87,8 @@ def test_what_is_no_answer_is_refused(approved: Any) -> None:
 
 
 CHOICES = (
-    (("the CPU", "the GPU"), {"the gpu": 2, 1: 1, "2": 2, " The CPU ": 1, "0002": 2}, ("the TPU", 0,
-    3, None,
-    True, 1.5, "00012", "-1", "9" * 5000, "²")),
+    (("the CPU", "the GPU"), {"the gpu": 2, 1: 1, 2: 2, "2": 2, " The CPU ": 1, "0002": 2},
+    ("the TPU", 0, 3, None, True, 1.5, "00012", "-1", "9" * 5000, "²")),
     (("as accurate", "less accurate", "the intervals cannot tell"), {"Less accurate": 2},
     ("not as accurate",)),
 )  # fmt: skip

@@ -76,7 +76,7 @@ def test_a_snapshot_names_what_is_held_and_adds_up() -> None:
     model(torch.zeros(1, 30)).sum().backward()
     optimizer.step()
     found = memory.snapshot("cpu", names={
-        "_hidden": x, "x": x, "part": x[:5], "model": model, "optimizer": optimizer,
+        "Out": {3: x}, "_hidden": x, "x": x, "part": x[:5], "model": model, "optimizer": optimizer,
         "a": array, "in a": torch.from_numpy(array[7:]), "batch": {"k": [torch.zeros(55)]},
         "meta": torch.zeros(9, device="meta"),
         "wrapper": torch._to_functional_tensor(torch.zeros(66)),

@@ -90,8 +90,7 @@ def test_shares_are_padded_and_stages_hold_their_layers() -> None:
         )  # fmt: skip
         assert p.peak_by_category["parameters"] == 251 * 10 * 4
         states.append(rank_states(SHAPE, strategy="pipeline-gpipe", ranks=3, rank=rank // 2))
-    counts = [s.parameters_bytes // 4 for s in states]
-    assert counts == [2 * LAYER + (101 + 8) * 24, 2 * LAYER]
+    assert [s.parameters_bytes // 4 for s in states] == [2 * LAYER + (101 + 8) * 24, 2 * LAYER]
     assert rank_states(
         SHAPE, strategy="zero3", ranks=4, rank=3, optimizer="sgd-momentum"
     ).optimizer_bytes == 4 * ((5 * LAYER + (8 + 2) * 24) // 4 + 2 * 23 * 24)

@@ -145,8 +145,7 @@ def recorded(
     wanted = []
     for name, some, flops, nbytes in cases:
         (experiment,) = recorder.experiments([name])
-        fitting = (c for c in experiment.cases(device) if some.items() <= c.params.items())
-        case = next(fitting)
+        case = next(c for c in experiment.cases(device) if some.items() <= c.params.items())
         wanted.append((Experiment(name, "", lambda device, case=case: [case]), case, flops, nbytes))
     recorder.record(
         path, only=[one for one, *_ in wanted], minutes=0.02, visits=1, device=str(device),

@@ -251,15 +251,17 @@ def test_the_table_has_rates_and_intervals() -> None:
 
 
 def test_differences_by_hand() -> None:
-    """2 ms after 1 ms, within 10 % each: 2x (1.8 / 1.1 to 2.2 / 0.9); 1.05 ms is no change."""
+    """2 ms after 1 ms, within 10 % each: 2x (1.8 / 1.1 to 2.2 / 0.9); 1.05 ms is no change. The
+    largest change stands first, whether slower or faster.
+    """
     late = Entry("e", {"n": 5}, None, "time did not reach it")
-    first = made(EARLIER, timed(1, 1e-3), timed(2, 1e-3), timed(3, 1e-3), late)
+    first = made(EARLIER, timed(1, 1e-3), timed(2, 1e-3), timed(3, 1e-3), late, timed(6, 4e-3))
     second = made(LATER, timed(1, 1.05e-3), timed(2, 2e-3), timed(4, 1e-3), timed(5, 1e-3),
-                  driver="590.0", libraries={"jax": "0.10"})  # fmt: skip
+                  timed(6, 1e-3), driver="590.0", libraries={"jax": "0.10"})  # fmt: skip
     found = recordings.diff(first, second)
-    large, small = found.differences
-    assert (large.key, large.ratio, large.differs) == ("e n=2", pytest.approx(2), True)
-    assert large.interval == pytest.approx((1.8 / 1.1, 2.2 / 0.9))
+    faster, large, small = found.differences
+    assert (faster.key, large.key, large.differs) == ("e n=6", "e n=2", True)
+    assert (large.ratio, *large.interval) == pytest.approx((2, 1.8 / 1.1, 2.2 / 0.9))
     assert (small.key, small.differs) == ("e n=1", False)
     assert (found.only_first, found.only_second) == (("e n=3",), ("e n=4", "e n=5"))
     assert found.environment == {
@@ -283,7 +285,7 @@ def test_joining_takes_the_later_of_two_and_keeps_dates() -> None:
         assert there == {
             "e n=1": (2e-3, LATER), "e n=2": (1e-3, EARLIER), "e n=3": (3e-3, LATER)
         }  # fmt: skip
-        assert both.environment.date == LATER
+        assert both.environment.date == both.evidence(experiment="e").date == LATER
     same = [dataclasses.replace(made(EARLIER, timed(1, s)), notes=("n", str(s))) for s in (1, 2)]
     both = recordings.merge(*same)
     assert (both.entries[0].timing.median_seconds, both.notes) == (2, ("n", "1", "2"))

@@ -163,8 +163,7 @@ def test_rates_against_ceilings(
     seconds: float, flops: Any, nbytes: Any, working_set: Any, ceiling: Any, codes: list[str]
 ) -> None:
     """A rate above 1.1 times the ceiling is implausible; one that needs a cache gets a note."""
-    notes = check(seconds, flops, nbytes, working_set, *ceiling)
-    assert [note.code for note in notes] == codes
+    assert [note.code for note in check(seconds, flops, nbytes, working_set, *ceiling)] == codes
 
 
 @pytest.mark.parametrize(

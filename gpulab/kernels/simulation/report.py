@@ -24,7 +24,13 @@ class Thread(Result):
     Attributes
     ----------
     block, thread : (int, int, int)
-        ``blockIdx`` and ``threadIdx``, x first.
+        ``blockIdx`` and ``threadIdx``, x first. As text, dimensions that are 0 at the end are left
+        out.
+
+    Examples
+    --------
+    >>> print(Thread((3, 0, 0), (1, 2, 0)))
+    thread (1, 2) of block 3
     """
 
     block: Extent
