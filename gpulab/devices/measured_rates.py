@@ -444,6 +444,16 @@ def host_rate(operation: str, nbytes: int, threads: int, clock: Clock, pool: Exe
     pool : Executor
         With at least as many workers. While it lives, the system's counters of how long its threads
         waited for a core can be read.
+
+    Examples
+    --------
+    Two threads move 16 MiB each in every run. On a clock that ticks when it is read, a run lasts
+    three ticks: each thread reads it at its start and at its end.
+
+    >>> from itertools import count
+    >>> with ThreadPoolExecutor(2) as pool:
+    ...     host_rate("copy", 2**24, 2, count().__next__, pool) == 2 * 2**24 / 3
+    True
     """
     # In each run all threads start together, and the last one to finish ends the run: the rate is
     # what the whole machine sustains.

@@ -555,6 +555,8 @@ def latency(
     >>> curve = latency(sizes=[2**13], method="python", chases=1, deadline=0.1)
     >>> curve.points[0].nbytes, curve.floor_seconds > 0
     (8192, True)
+    >>> curve.evidence.device.rpartition(", ")[2]
+    'chase by a cycle of Python objects'
     """
     where = _device("latency", device)
     how = _method("latency", method, where)

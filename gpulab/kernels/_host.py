@@ -401,7 +401,15 @@ class Stream:
 
 
 class Event:
-    """An event. The time between two events is that of the simulation, not of a GPU."""
+    """An event. The time between two events is that of the simulation, not of a GPU.
+
+    Examples
+    --------
+    >>> start, end = Event(), Event()
+    >>> start.seconds, end.seconds = 2.0, 2.25
+    >>> start.elapsed_time(end)  # in milliseconds, as CUDA gives it
+    250.0
+    """
 
     def __init__(self, timing: bool = True) -> None:
         self.seconds = 0.0

@@ -75,7 +75,14 @@ def init_xoroshiro128p_states(
 def create_xoroshiro128p_states(
     n: int, seed: int, subsequence_start: int = 0, stream: Any = 0
 ) -> DeviceArray:
-    """Return an array on the device with the states of n generators."""
+    """Return an array on the device with the states of n generators.
+
+    Examples
+    --------
+    >>> states = create_xoroshiro128p_states(2, seed=1234567)
+    >>> [[int(word) for word in state] for state in states.copy_to_host()]
+    [[6457827717110365317, 6457827717110365317], [13230395419047269443, 1279938054373323149]]
+    """
     states = DeviceArray(np.empty(n, xoroshiro128p_dtype), stream)
     init_xoroshiro128p_states(states, seed, subsequence_start)
     return states

@@ -465,9 +465,25 @@ def simulated() -> Iterator[Session]:
 
     Examples
     --------
-    >>> with simulated() as session:  # doctest: +SKIP
-    ...     import my_program
-    >>> print(session.report().text)  # doctest: +SKIP
+    >>> out = np.zeros(40)
+    >>> with simulated() as session:
+    ...     from numba import cuda
+    ...     @cuda.jit
+    ...     def count(out):
+    ...         i = cuda.grid(1)
+    ...         if i < out.size:
+    ...             out[i] += 1
+    ...     for _ in range(3):
+    ...         count[2, 32](out)
+    ...     with contextlib.suppress(InputError):  # no block has so many threads
+    ...         count[1, 2000](out)
+    >>> print(session.report().text.partition(": block")[0])  # doctest: +NORMALIZE_WHITESPACE
+    gpulab: 1 kernel, 3 launches on the simulator; 0 findings, 1 refusal
+    kernel          launches  active lanes  sectors/request (fewest)  bank conflicts
+                    divergent branches  findings
+    count (cell:3)  3         88%           5.0 (5.0)
+                    3                   0
+    refused: simulate
     """
     _host.keep_texts()
     session = Session()

@@ -225,7 +225,13 @@ def refuse_promise(label: str, result: Any, args: tuple[Any, ...]) -> None:
 
 
 def label_of(fn: Any) -> str:
-    """Return the name of a function as tables show it."""
+    """Return the name of a function as tables show it.
+
+    Examples
+    --------
+    >>> label_of(max), label_of(functools.partial(sorted, reverse=True)), label_of(lambda: None)
+    ('max', 'sorted', 'call')
+    """
     while isinstance(fn, functools.partial):
         fn = fn.func
     name = getattr(fn, "__name__", type(fn).__name__)

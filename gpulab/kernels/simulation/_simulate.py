@@ -453,8 +453,14 @@ def simulate(
     ...     i = cuda.grid(1)
     ...     if i < x.size:
     ...         x[i] *= 2
-    >>> x = np.arange(100, dtype=np.float32)
-    >>> s = simulate(double, 4, 32, x)  # doctest: +SKIP
+    ...     else:
+    ...         print("nothing for thread", i, "of", 4 * 32.0)
+    >>> x = np.arange(126, dtype=np.float32)
+    >>> s = simulate(double, 4, 32, x)
+    nothing for thread 126 of 128.000000
+    nothing for thread 127 of 128.000000
+    >>> x[-1].item(), s.totals.divergent_branches, s.findings
+    (250.0, 1, ())
     """
     program = program_of(kernel, args)
     source = program.source
