@@ -44,12 +44,20 @@ def steps(right, left, out):
 
 @cuda.jit
 def moves(pair):
-    pair[0][cuda.grid(1)] = pair[1][cuda.grid(1)]
+    part = cuda.shared.array(0, float32)
+    part[cuda.threadIdx.x] = pair[1][cuda.grid(1)]
+    pair[0][cuda.grid(1)] = part[cuda.threadIdx.x]
 
 @cuda.jit
 def width(out):
     if cuda.grid(1) == 0:
         out[0] = cuda.gridsize(1)
+
+@cuda.jit
+def draw(states, out):
+    i = cuda.grid(1)
+    for k in range(2):
+        out[k, i] = xoroshiro128p_uniform_float32(states, i)
 
 def first(x, out):
     out[0] = x[0]
@@ -79,9 +87,12 @@ def test_add():
     np.testing.assert_array_equal(result[:10].copy_to_host(), 4 * a[:10])
     width.forall(1000, 100)(on_device)  # ten blocks of 100
     assert on_device[0] == 1000
+    drawn = np.zeros((2, 2), np.float32)
+    draw[1, 2](create_xoroshiro128p_states(2, seed=1234567), drawn)
+    np.testing.assert_allclose(drawn, [[0.70015908, 0.78660675], [0.26044937, 0.58867891]], 1e-6)
     steps.forall(a.size - 1)(result[1:], result[:-1], on_device[1:])
     np.testing.assert_array_equal(on_device[1:].copy_to_host(), np.diff(4 * a))
-    moves[1, 32]((on_device, result))
+    moves[1, 32, stream, 32 * 4]((on_device, result))
     np.testing.assert_array_equal(on_device[:32].copy_to_host(), 4 * a[:32])
     on_device.copy_to_device(a)
     part = cuda.device_array_like(result)
@@ -107,9 +118,10 @@ def test_add():
 
 def test_last():
     out = cuda.managed_array(1, np.int32)
-    for _ in range(3):
-        last[1, 64](out)
-    assert out[0] == 63
+    for given, stays in ((cuda.In(out), 7), (cuda.InOut(out), 63), (out, 63)):
+        out[0] = 7
+        last[1, 64](given)
+        assert out[0] == stays
 
 def test_a_long_loop():
     out = np.zeros(1, np.int64)
@@ -121,6 +133,7 @@ if __name__ == "__main__":
     test_last()
     test_a_long_loop()
     print(sys.argv[1:])
+    sys.exit(int(sys.argv[2]) - 1)
 """
 RACE = PROGRAM.splitlines().index("    out[0] = cuda.threadIdx.x") + 1
 
@@ -134,35 +147,48 @@ code = pytest.main([*options, "test_program.py"])"""
 
 
 @pytest.mark.parametrize(
-    ("code", "shows"),
+    ("code", "status", "shows"),
     [
         # sectors by hand, in ``steps``: 5, 4 and 5 for each of 31 warps, and 1 for 7 lanes in the
         # last: 437 by 96 requests, where elements that began at a sector would need 375
-        (COMMAND, ["['--more', '1']", "\nFalse\n", "4.6 (3.9)"]),
+        (COMMAND, 1, ["['--more', '1']", "\nFalse\n", "4.6 (3.9)"]),
         (
-            f"sys.modules['numba'] = None\n{COMMAND}",
+            "sys.modules['numba'] = None\n" + COMMAND.replace('"--fail-on-findings", ', ""),
+            0,
             ["['--more', '1']", "\nFalse\n", "4.6 (3.9)"],
         ),
-        (TESTS, ["1 failed, 2 pa"]),
-        (f"sys.modules['numba'] = None\n{TESTS}", ["1 failed, 2 pa"]),
+        (COMMAND.replace('"1"', '"4"'), 3, ["['--more', '4']"]),  # the program's own exit code
+        (TESTS, 1, ["1 failed, 2 pa"]),
+        (
+            "sys.modules['numba'] = None\n" + TESTS.replace(', "--fail-on-findings"', ""),
+            0,
+            ["3 passed"],
+        ),
         (
             "open('conftest.py', 'w').write('pytest_plugins = \"gpulab.pytest_simulate\"')\n"
             + TESTS.replace('"-pgpulab.pytest_simulate", ', ""),
+            1,
             ["1 failed, 2 pa"],
         ),
     ],
-    ids=["command", "without numba", "plugin", "plugin without numba", "plugin of a conftest"],
+    ids=[
+        *("command", "without numba", "exit code"),
+        *("plugin", "plugin without numba", "plugin of a conftest"),
+    ],
 )
-def test_a_program_runs_as_it_is(code: str, shows: list[str], tmp_path: Path) -> None:
+def test_a_program_runs_as_it_is(
+    code: str, status: int, shows: list[str], tmp_path: Path
+) -> None:
     """A program runs by ``gpulab simulate``, with and without Numba, and by the plugin.
 
     A race is reported with its line and its cases in all launches (63 threads of 64 in each of
-    three), and fails the program or its own test. The command does not load torch.
+    three). It fails the program or its own test if that is asked for. The command does not load
+    torch.
     """
     (tmp_path / "test_program.py").write_text(PROGRAM, encoding="utf-8")
     command = [sys.executable, "-c", f"import sys\n{code}\nsys.exit(code)"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 1, done.stderr
+    assert done.returncode == status, done.stderr
     assert [
         text
         for text in (f"test_program.py: race, line {RACE} ", "189 times", *shows)

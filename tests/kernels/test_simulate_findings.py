@@ -353,11 +353,15 @@ def multiplied(x, by):
 def test_a_lock_works_and_orders_by_its_fences(every: int, fenced: bool) -> None:
     """A lock works between blocks, between warps and in a warp; without fences its data race.
 
-    In a warp it works because each thread makes progress independently since Volta.
+    In a warp it works because each thread makes progress independently since Volta. A note says
+    whether threads of one block wait for each other: with one thread of each block they do not.
     """
     sums = np.zeros(2, np.int64)
     s = simulate(locked, 3, 64, zeros(1, dtype=np.int32), sums, every, fenced)
-    assert sums.tolist() == [3 * 64 // every, 3 * 2016]
+    assert (sums.tolist(), ["own block" in note for note in s.notes]) == (
+        [3 * 64 // every, 3 * 2016],
+        [every < 64],
+    )
     assert {f.line for f in s.findings} == (set() if fenced else {line_of(locked, "critical")})
 
 

@@ -17,7 +17,7 @@ from kernel_case import function_of, line_of, zeros
 
 from texts import table_text
 
-HEADER = "import math\nimport numpy as np\nfrom gpulab.kernels import cuda, float32, uint64\n"
+HEADER = "import math, numpy as np\nSIZE = 4\nfrom gpulab.kernels import cuda, float32, uint64\n"
 LISTED = """def twice(x, i):
     return 2 * x[i]
 
@@ -56,6 +56,11 @@ NOTED = {
     "a vote of truth values": "x[0] = cuda.syncthreads_count(n > 3)",
     "48 KiB of shared memory": "a = cuda.shared.array(12288, float32)\na[0] = n\nx[0] = a[0]",
     "more than that": "a = cuda.shared.array(12289, float32)\na[0] = n\nx[0] = a[0]",
+    "a shape to compute": "a = cuda.local.array(SIZE + 1, float32)\na[0] = n\nx[0] = a[0]",
+    "a shape of numbers alone": "a = cuda.local.array(4 * 2, float32)\na[0] = n\nx[0] = a[0]",
+    "a barrier in a test": (
+        "k = 0\nwhile cuda.syncthreads_or(k):\n    if k == 2:\n        continue\n    k += 1"
+    ),
     "a signed integer in a branch": "h = uint64(n)\nif n > 3:\n    h = -1\nx[0] = h",
     "out of a loop": (
         "h = uint64(n)\nfor k in range(n):\n    if k == 2:\n        h = k\n"
@@ -254,7 +259,10 @@ def test_a_device_function_in_another_file_keeps_its_lines() -> None:
     s = simulate(kernel, 1, 32, zeros(32), zeros(32))
     (finding,) = s.findings
     assert (finding.kind, finding.code, finding.count) == ("bounds", "return x[2 * i]", 16)
-    assert s.lines[finding.line].global_load_sectors == 4
+    assert (finding.place, s.lines[finding.line].global_load_sectors) == (
+        "line 4 of of_another_file.py",
+        4,
+    )
     assert "of_another_file.py" in s.notes[0]
 
 

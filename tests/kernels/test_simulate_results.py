@@ -244,6 +244,10 @@ BODIES = {
     ),
     "an element augmented": "out[i] = 3\nout[i] += i\nout[i] *= 2\nout[i] -= 1\nt = out[i]",
     "over a tuple": "t = 0\nfor v in (3, i, n):\n    t = 10 * t + v",
+    "over arrays, counted and in pairs": (
+        "t = 0\nfor v in a[2:6]:\n    t = 3 * t + v\nfor k, v in enumerate(a[:4], i):\n"
+        "    t += k * v\nfor v, w in zip(a, (i, n, 7)):\n    t = 2 * t + v * w"
+    ),
     # Python compiles this list as a tuple
     "over a list": "t = 0\nfor v, w in [(1, 2), (3, 4)]:\n    t = 10 * t + v * w",
     "pass, assert and words": "'''Words.'''\nassert i >= 0\npass\nt = i",

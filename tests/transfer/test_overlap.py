@@ -81,7 +81,9 @@ def test_lanes_that_never_meet_are_noted(
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
     monkeypatch.setattr(np, "copyto", copyto)
     o = transfer.overlap(4096, 1, work=work, device="cpu")
-    assert [note.code for note in o.notes] == codes
+    assert [(note.code, "compute alone" in note.sentence) for note in o.notes] == [
+        (code, code == "implausible") for code in codes
+    ]
     assert (o.copy_seconds, o.compute_seconds, o.evidence.samples) == pytest.approx((1.0, 2.0, 7))
     assert (o.ratio_text == "0%") == (len(codes) == 1)
 
