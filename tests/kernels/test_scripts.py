@@ -176,9 +176,7 @@ code = pytest.main([*options, "test_program.py"])"""
         *("plugin", "plugin without numba", "plugin of a conftest"),
     ],
 )
-def test_a_program_runs_as_it_is(
-    code: str, status: int, shows: list[str], tmp_path: Path
-) -> None:
+def test_a_program_runs_as_it_is(code: str, status: int, shows: list[str], tmp_path: Path) -> None:
     """A program runs by ``gpulab simulate``, with and without Numba, and by the plugin.
 
     A race is reported with its line and its cases in all launches (63 threads of 64 in each of
