@@ -302,6 +302,18 @@ def weigh(
     If the FLOPs fell but the time did not, the device's memory bandwidth is measured once per
     process (``gl.devices.ceilings``): memory is named as the cause only if the model's traffic
     comes near that rate.
+
+    Examples
+    --------
+    Models under one label are one recipe with several seeds; the largest file counts:
+
+    >>> import torch
+    >>> from gpulab import compression, networks
+    >>> model, x = networks.mlp(64, 32, 10), torch.zeros(4, 64)
+    >>> models = {"two seeds": [compression.prune(model, 0.9), model]}
+    >>> found = compression.weigh(models, inputs=x, deadline=0.01).models[0]
+    >>> found.file_bytes == compression.size_on_disk(model)
+    True
     """
     named = _named(models)
     job = training.task(on) if on is not None else None

@@ -158,10 +158,10 @@ def test_sizes_by_hand() -> None:
 # -- weighing --------------------------------------------------------------------------------------
 
 
-def slow(clock: Clock, start: float, each: float) -> nn.Module:
+def slow(clock: Clock, start: float, each: float, outputs: int = 4) -> nn.Module:
     """Return a layer whose call takes ``start`` seconds plus ``each`` seconds per item."""
-    model = nn.Sequential(nn.Linear(8, 4, bias=False))
-    model[0].weight.data[:] = torch.linspace(0.1, 0.3, 32).view(4, 8)
+    model = nn.Sequential(nn.Linear(8, outputs, bias=False))
+    model[0].weight.data[:] = torch.linspace(0.1, 0.3, 32).view(4, 8)[:outputs]
     model.register_forward_pre_hook(lambda _, given: clock.spend(start + each * len(given[0])))
     return model
 
@@ -175,6 +175,8 @@ def test_times_are_those_of_the_clock_and_reasons_follow_from_facts(approved: An
         "first": first, "quick": quick, "pruned": pruned,
         "csr": compression.to_sparse(pruned), "integers": compression.quantize(first),
         "shared": compression.share_weights(first, 4),
+        "half": slow(clock, 1.0, 0.01, 2), "quarter": slow(clock, 0.0, 0.01, 1),
+        "slower": slow(clock, 0.0, 0.04),
     }  # fmt: skip
     options = {"clock": clock, "deadline": 200.0, "device": "cpu", "inputs": torch.zeros(100, 8)}
     found = compression.weigh(models, progress=lambda *part: seen.append(part[0]), **options)
@@ -185,7 +187,7 @@ def test_times_are_those_of_the_clock_and_reasons_follow_from_facts(approved: An
     assert facts == [
         (32, 0, (), 64, 1), (32, 0, (), 64, 1), (32, 16, ("dense zeros",), 64, 1),
         (16, 0, ("csr",), 32, facts[3][-1]), (32, 0, ("integers in float",), 64, facts[4][-1]),
-        (32, 0, ("shared",), 64, 1),
+        (32, 0, ("shared",), 64, 1), (16, 0, (), 32, 1), (8, 0, (), 16, 1), (32, 0, (), 64, 1),
     ]  # fmt: skip
     assert (first_one.moved_bytes, found.batch) == (4 * (32 + 800 + 400), 100)
     assert seen == [*sorted(seen[:-1]), 1.0]
@@ -227,7 +229,16 @@ def test_a_weighing_says_what_its_numbers_say(approved: Any) -> None:
         weighed("slow", speedup=0.5, speedup_interval=(0.4, 0.6), accuracies=(right(95),)),
         weighed("loose", speedup=1.3, file_bytes=4000),
     )  # fmt: skip
-    found = Weighing("digits", "a CPU", 64, rows, (Note("contended", "busy."),), HERE, None)
+    # the second has its own baseline, a newer form of one model, and a newer note
+    found = Weighing(
+        "digits", "a CPU", 64, (*rows[:2], weighed("same")), (Note("contended", "idle."),), HERE,
+        None,
+    ).with_models(
+        Weighing(
+            "digits", "a CPU", 64, (weighed("first"), *rows[2:]), (Note("contended", "busy."),),
+            HERE, None,
+        )
+    )  # fmt: skip
     assert [row.faster for row in rows] == ["", "faster", "as fast", "as fast", "slower", ""]
     half = ((12.7062 * 0.05) ** 2 + 0.1**2) ** 0.5  # two seeds: Student's t of one degree
     # seeds that do not differ add nothing to their own interval, [85, 100] %
@@ -244,25 +255,38 @@ def test_a_weighing_says_what_its_numbers_say(approved: Any) -> None:
 
 @pytest.mark.slow
 def test_recipes_are_cooked_and_weighed() -> None:
-    """Recipes shrink the files, each seed gives an accuracy, and an early stop is an error. A note
-    says that fine-tuned models have trained for longer. Batch norms hold the averages of the final
-    weights: a model answers as with those of all its data. Neither a diet nor a ladder keeps a task
-    that the caller no longer has.
+    """Recipes give the forms that they name and shrink the files, each seed trains a network and
+    gives one accuracy, and an early stop is an error. A note says that fine-tuned models have
+    trained for longer. Batch norms hold the averages of the final weights: a model answers as with
+    those of all its data. Neither a diet nor a ladder keeps a task that the caller no longer has.
     """
     small = Recipe(channels=0.5, zeros=0.8, bits=3, fine_tune=0.1)
     found = compression.diet(
         "digits-mlp",
-        [small, Recipe(), Recipe(bits=8, fine_tune=0)],
-        seeds=(0, 1),
+        [
+            small,
+            Recipe(),
+            Recipe(bits=8, fine_tune=0),
+            Recipe(bits=8, activations="static", fine_tune=0),
+            Recipe(values=4, fine_tune=0),
+            Recipe(zeros=0.9, compute="csr", fine_tune=0),
+        ],
+        seeds=(0, 1, 1),
         deadline=0.02,
         device="cpu",
     )
-    first, less, bits = found.models
+    first, less, bits, static, shared, sparse = found.models
     assert [(each.label, len(each.accuracies)) for each in found.models] == [
-        ("as trained", 2), (small.label, 2), ("8 bits", 2)
+        ("as trained", 2), (small.label, 2), ("8 bits", 2), ("8 bits, static inputs", 2),
+        ("4 values, not fine-tuned", 2), ("90% zeros, CSR, not fine-tuned", 2),
     ]  # fmt: skip
-    assert max(20 * less.file_bytes, 3 * bits.file_bytes) < first.file_bytes
-    assert (first.accuracy > 0.9, found.notes[0].code) == (True, "trained-longer")
+    assert max(20 * less.file_bytes, 3 * bits.file_bytes, 10 * shared.file_bytes) < first.file_bytes
+    assert (
+        first.accuracy > 0.9,
+        len({each.loss for each in first.accuracies}),  # each seed trains its own network
+        [each.forms for each in (bits, static, shared, sparse)],
+        found.notes[0].code,
+    ) == (True, 2, [("integers in float",)] * 2 + [("shared",), ("csr",)], "trained-longer")
     refused(StoppedError, compression.diet, "digits-mlp", [small], seeds=(7,), stop=lambda: True)
     task = dataclasses.replace(training.task("digits-cnn"), name="of the caller")
     model = compression.cook(Recipe(bits=3, fine_tune=0.1), task, device="cpu")
