@@ -190,6 +190,11 @@ class Run:
     >>> len(run.advance(2)), run.is_over
     (2, False)
     >>> run.close()
+
+    Two epochs of 1,297 digits have 12 whole batches of 100 each:
+
+    >>> training.Run("digits-mlp", epochs=2, batch_size=100, device="cpu").options.steps
+    24
     """
 
     def __init__(

@@ -268,7 +268,8 @@ def test_each_phase_gets_its_own_time() -> None:
     found = {phase: result.phase_seconds[phase] for phase in expected}
     assert found == pytest.approx(expected, abs=1e-2)
     assert sum(result.phase_seconds.values()) == pytest.approx(float(np.mean(result.step_seconds)))
-    assert result.step_seconds.shape == (23,)  # without the first and the memory-tracked one
+    # without the first and the memory-tracked one
+    assert (result.step_seconds.shape, result.evidence.samples) == ((23,), 23)
     assert result.samples_per_second == pytest.approx(50 / np.median(result.step_seconds))
     assert np.searchsorted(result.samples_per_second_interval, 50 / 3.625) == 1  # inside
     assert result.total_seconds == pytest.approx(25 * 3.625, rel=1e-3)

@@ -64,7 +64,7 @@ def test_wilsons_interval(correct: int, count: int, interval: tuple[float, float
 
 def test_answers_to_one_item_are_not_independent() -> None:
     """40 windows of 64 answers, or 40 digits in two copies, have the interval of 40 items."""
-    half = [0.0] * 20 + [1.0] * 20
+    half = [0.0, 1.0] * 20
     windows = training.evaluate(Says(np.repeat(half, 64).reshape(40, 64)), asked(40, (64,)))
     copies = training.evaluate(Says(half * 2), asked(80, (), 2))
     wide = stats.t.ppf(0.975, 39) * np.std(half, ddof=1) / np.sqrt(40)
@@ -132,7 +132,7 @@ def climbed(*chosen: Technique, **options: Any) -> training.LadderResult:
     """Climb on a task whose steps take 8 s: 4 of loading and 4 of the optimizer."""
     data = data_that(lambda batch: CLOCK.spend(4.0), (torch.randn(64, 3), torch.randint(2, (64,))))
     layer = lambda: torch.nn.Linear(3, 2)  # noqa: E731
-    job = Task("scripted", "a line", "rows", "classes", 4, 1, 0.01, lambda: (data, data), layer)
+    job = Task("scripted", "a line", "rows", "classes", 4, 2, 0.01, lambda: (data, data), layer)
     options = {"deadline": 86_400, "seeds": 0, "device": "cpu", "clock": CLOCK, **options}
     start = {"batch_size": 4, **takes("usual", 4.0).options}
     return training.ladder(job, chosen, start=start, **options)
@@ -163,30 +163,43 @@ LADDERS = {
 
 @pytest.mark.parametrize("case", LADDERS)
 def test_known_times_give_known_gains(case: str) -> None:
-    """Gains alone, on the rung before, when removed, together and multiplied are those by hand."""
+    """Gains alone, on the rung before, when removed, together and multiplied are those by hand, as
+    are the script's samples per second (4 in 8 s) and the last rung's.
+    """
     chosen, alone, gains, removed, together, overstated = LADDERS[case]
     found, product = climbed(*chosen), np.prod(alone)
     for kind, wanted in (("alone", alone), ("gain", gains), ("removed", removed)):
         ratios = [getattr(rung, kind).ratio for rung in found.rungs]
         assert ratios == pytest.approx(wanted, rel=1e-3)
     gains = (found.together.ratio, found.product.ratio, found.overstated.ratio)
-    figures = (*gains, found.start.samples_per_second)
-    assert figures == pytest.approx((together, product, product / together, 4 / 8), rel=1e-3)
+    figures = (
+        *gains, found.start.samples_per_second, found.rungs[-1].form.samples_per_second,
+        found.rungs[-1].form.over_start.ratio,
+    )  # fmt: skip
+    assert figures == pytest.approx(
+        (together, product, product / together, 4 / 8, together * 4 / 8, together), rel=1e-3
+    )
     assert found.overstated.verdict == (overstated or "no difference shown")
-    assert (found.turns, found.together.interval is None) == (24, False)
+    assert (
+        found.turns, found.evidence.samples, found.samples, found.together.interval is None
+    ) == (24, 24, 128, False)  # fmt: skip
 
 
 def test_disturbed_steps_leave_the_product_its_interval() -> None:
     """With four optimizers of 3 s, of which one step in 7 takes a minute, the intervals still
-    contain the product and its overstatement.
+    contain the product and its overstatement, and that of a rung its samples per second, 4 in 7 s.
     """
     rng = np.random.default_rng(0)
     hit = optimizer_that(lambda: CLOCK.spend(60.0 if rng.random() < 1 / 7 else rng.normal(3, 0.1)))
     found = climbed(*(Technique(name, name, options=hit) for name in "abcd"), turns=40)
     product = (8 / 7) ** 4
-    for gain, truth in ((found.product, product), (found.overstated, product / (8 / 7))):
-        low, high = gain.interval or (0, 0)
-        assert 0.8 * truth < low < truth < high < 1.25 * truth
+    for interval, truth, near in (
+        (found.product.interval, product, 0.8),
+        (found.overstated.interval, product / (8 / 7), 0.8),
+        (found.rungs[0].form.samples_per_second_interval, 4 / 7, 0.1),
+    ):
+        low, high = interval or (0, 0)
+        assert near * truth < low < truth < high < truth / near
 
 
 def test_what_is_too_slow_lacking_or_out_of_time_is_left_out(approved: Any) -> None:
@@ -280,6 +293,7 @@ def test_a_real_speed_up_has_no_objection() -> None:
 def test_what_is_no_speed_up_has_its_objection() -> None:
     """A script that trains less, trains worse, or is not shown to be faster has an objection. Its
     time does not include that of making its model, which here takes much longer than to train it.
+    Two scripts of one name are told apart.
     """
     less = compared(lambda model, data: train(model, data, share=0.5))
     assert (less.samples, "trains less" in less.objections[0]) == ((64, 32), True)
@@ -287,7 +301,9 @@ def test_what_is_no_speed_up_has_its_objection() -> None:
     slowly = asked(32, models=(torch.nn.Linear(1, 2) for _ in range(99) if sum(range(10**7))))
     once, making = compared(train, train, slowly), timeit.timeit(slowly.make_model, number=1)
     # the deadline allowed one turn
-    assert (once.gain.interval, once.seconds[1] < making) == (None, True)
+    assert (once.names, once.gain.interval, once.seconds[1] < making) == (
+        ("train (before)", "train (after)"), None, True
+    )  # fmt: skip
 
 
 class Gate(threading.Event):
