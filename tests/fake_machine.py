@@ -112,8 +112,8 @@ def play_link(
 ) -> None:
     """Put the GPU's memory on the host; a copy takes ``latency`` plus its bytes over the rate.
 
-    ``time.perf_counter`` becomes ``clock``. A copy only queues its time, as copies between a GPU
-    and a host do; the clock advances when the device is waited for.
+    ``time.perf_counter`` becomes ``clock``. A copy from pinned memory only queues its time, and
+    the clock advances when the device is waited for; another copy waits.
     """
     import torch
 
@@ -126,8 +126,8 @@ def play_link(
         return make
 
     def copy(target: Any, source: Any, non_blocking: bool = False) -> Any:
-        rate = pinned if non_blocking else pageable
-        clock.queues(0.0, latency + source.numel() * source.element_size() / rate)()
+        seconds = latency + source.nbytes / (pinned if non_blocking else pageable)
+        clock.queues(*((0.0, seconds) if non_blocking else (seconds, 0.0)))()
         target.numpy()[:] = source.numpy()
         return target
 

@@ -205,6 +205,12 @@ def traffic(fn: Callable[..., Any], *args: Any, label: str | None = None) -> Tra
     >>> t = memory.traffic(lambda x: x * 2 + 1, torch.ones(1000))
     >>> t.nbytes, t.compulsory_bytes, t.flops
     (16000, 8000, 2000.0)
+
+    A module's parameters are among what it must read:
+
+    >>> layer = torch.nn.Linear(1000, 1000, bias=False)
+    >>> memory.traffic(layer, torch.ones(1, 1000)).compulsory_bytes
+    4008000
     """
     _validate.instance(
         "traffic",
