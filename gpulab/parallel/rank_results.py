@@ -51,6 +51,12 @@ class CollectiveCall(NamedTuple):
         may be later. None while in flight.
     error : str or None
         The error's message, if the collective failed.
+
+    Examples
+    --------
+    >>> from gpulab import parallel
+    >>> parallel.CollectiveCall(0, "recv", "float32", 0, 4096, (0, 1), 1, 0.0, None).sentence
+    'recv of 4.00 KiB in float32 from rank 1'
     """
 
     number: int

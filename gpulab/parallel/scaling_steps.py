@@ -651,6 +651,15 @@ def scaling(
     Steps are timed on each rank; the slowest rank's are kept. The numbers of ranks take turns of
     four steps, so that disturbances affect all of them alike; the speed-up is the median of the
     ratios of neighboring turns.
+
+    Examples
+    --------
+    In strong scaling the ranks share the batch, so each number of ranks must divide it:
+
+    >>> scaling(8, batch=25)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+        ...
+    gpulab.errors.InputError: scaling: a batch of 25 ... among 1, 2, 3, 4, 8 ranks; ... batch=48.
     """
     started = ranks if isinstance(ranks, Ranks) else None
     n = (

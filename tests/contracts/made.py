@@ -28,6 +28,16 @@ _FITTING: dict[str, dict[str, Any]] = {
     "models.CollectiveCost": {"operation": "all_reduce", "algorithm": "ring"},
     "models.StageSchedule": {"schedule": "gpipe", "stages": 1, "microbatches": 1, "chunks": 1},
     "parallel.ScheduleRun": {"schedule": "gpipe", "stages": 1, "microbatches": 1, "chunks": 1},
+    "parallel.RankSpan": {"rank": 0, "kind": "compute"},
+    "parallel.RankReport": {
+        "most_by_category": {
+            "parameters": 1024,
+            "gradients": 2048,
+            "optimizer": 3072,
+            "activations": 4096,
+        },
+        "peak_by_category": {},
+    },
     "models.StagePass": {"stage": 0, "end": 90.0},
     "lessons.Rosetta": {"language": "MATLAB", "names": ("gpuArray", "gather")},
     "lessons.Rubric": {"notebooks": ("02",), "points": {"02.5": 2.0}, "open_share": 0.5},

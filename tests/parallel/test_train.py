@@ -196,7 +196,7 @@ def test_other_models(ranks: Ranks) -> None:
     linear = parallel.train(ranks, "tensor", task="digits-mlp", **options)
     assert (linear.agrees, linear.reports[0].calls) == (True, {"all_reduce": 1})
     normed = parallel.train(ranks, task="digits-cnn", model=networks.cnn(width=4), **options)
-    assert "Batch norm" in normed.notes[0].sentence
+    assert all(word in normed.notes[0].sentence for word in (" step 0 ", "Batch norm"))
     lost = parallel.train(
         ranks, "ddp", task="digits-mlp", optimizer="sgd", learning_rate=1e30, steps=4
     )
