@@ -331,8 +331,14 @@ def resnext(
 
     Examples
     --------
-    >>> resnext(width=8, groups=4).blocks[0].body[3].groups
+    >>> model = resnext(width=8, groups=4)
+    >>> model.blocks[0].body[3].groups
     4
+
+    The second stage has twice the channels and half the sides:
+
+    >>> tuple(model.blocks(torch.zeros(1, 8, 8, 8)).shape)
+    (1, 16, 4, 4)
     """
     if width % 2 or width // 2 % groups:
         raise InputError(
@@ -382,8 +388,14 @@ def mobilenet(
 
     Examples
     --------
-    >>> mobilenet(width=8).blocks[0].body[3].groups
+    >>> model = mobilenet(width=8)
+    >>> model.blocks[0].body[3].groups
     32
+
+    The second stage has twice the channels and half the sides:
+
+    >>> tuple(model.blocks(torch.zeros(1, 8, 8, 8)).shape)
+    (1, 16, 4, 4)
     """
     return BlockNet(
         channels,

@@ -743,6 +743,8 @@ def number(x: float, format: str | Format, steps: int = 0) -> Number:
     <0.10000000000000001 in float16: 0.0999755859375, bits 0 01011 1001100110>
     >>> number(1.0, "bfloat16", steps=1).held
     1.0078125
+    >>> number(1.0, "float16", steps=-1).held
+    0.99951171875
     """
     one = find("number", format)
     given = as_float64("number", x)

@@ -151,6 +151,9 @@ def test_gradient_windows_in_words(approved: Any) -> None:
         precision.gradient_window([1.0, 2.0**40], "float8_e4m3fn"),
         precision.gradient_window([1e-300]),
         precision.gradient_window([1.5, 3.9, 4.0], scale=2.0**20),
+        # one value of 30,000 and one of 3,000 vanishes
+        precision.gradient_window([1e-9] + [1.0] * 29_999),
+        precision.gradient_window([1e-9] + [1.0] * 2_999),
     ]  # fmt: skip
     lines = (f"{one.exponents} {one.counts}\n" for one in windows)
     assert told(*windows) + "".join(lines) == approved
