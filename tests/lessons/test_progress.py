@@ -61,9 +61,10 @@ def test_the_table_of_progress(approved: Any, progress_file: Path) -> None:
         1,
     )
     lessons.check("02.8", 1)
-    assert kept(progress_file)["exercises"]["02.8"]["state"] == "passed", (
-        "what has passed stays passed"
-    )
+    assert [kept(progress_file)["exercises"]["02.8"][key] for key in ("state", "kept")] == [
+        "passed",
+        {"kind": "value", "value": 16},
+    ], "what has passed stays passed"
     text = f"{shown!r}\n{shown.caption()}\n{shown.table()}\n"
     whole = lessons.progress()
     assert (whole.exercises, whole.predictions) == (len(EXERCISES), len(QUESTIONS))

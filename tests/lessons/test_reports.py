@@ -41,13 +41,13 @@ def test_a_report_holds_what_was_done(tmp_path: Path, approved: Any, capsys: Any
     for answer in (5, 6, 7):
         lessons.predict("00.1", "How long?", unit="us").submit(answer)
     lessons.reveal("00.1", 8e-6, evidence=HERE)
-    for answer in (1, 16, 1):
-        lessons.check("02.8", answer)
+    for id, answer in (("02.8", 1), ("02.8", 16), ("02.8", 1), ("02.5", clocked)):
+        lessons.check(id, answer)
     lessons.check("00.5", clocked())
     names: dict[str, Any] = {}
     exec(compile(SOLVED, "<lost>", "exec"), names)
     lessons.check("07.10", names["weights"])  # its source is not available
-    lessons.hint("02.5")
+    assert [lessons.hint("02.5"), lessons.solution("02.5")] == [None, None]
     capsys.readouterr()
     made = lessons.report(" Anna\t \nBerg\x07\u202e ", measure=False)
     file = lessons.write_report(made, tmp_path / "sub" / "a.json")
@@ -57,7 +57,10 @@ def test_a_report_holds_what_was_done(tmp_path: Path, approved: Any, capsys: Any
     )
     said = said.replace(str(tmp_path), "HERE")
     table = [row for row in made.table()[1] if row[0].startswith(("name", "pred", "exer"))]
-    kept = {check.id: (check.state, check.attempts, check.hints) for check in made.checks}
+    kept = {
+        check.id: (check.state, check.attempts, check.hints, check.solution_shown)
+        for check in made.checks
+    }
     one = next(check.kept["value"]["v"] for check in made.checks if check.id == "00.5")
     parts = [
         re.sub(r"\(\d+ kB\)", "(... kB)", said),
@@ -280,7 +283,19 @@ def the_class(folder: Path) -> lessons.Classroom:
     for number in range(5):
         write(folder, f"{number}.json", report_of(number, None, None if number % 2 else weights))
     write(folder, "a.json", report_of(1, "Anna Berg", {"02.8": "chunks = 16"}, notebook="02"))
-    write(folder, "b.json", report_of(2, " anna  BERG", {"02.8": "chunks = 1"}, notebook="02"))
+    write(
+        folder,
+        "b.json",
+        changed(
+            changed(
+                report_of(2, " anna  BERG", {"02.8": "chunks = 1"}, notebook="02"),
+                *("checks", 0, "attempts"),
+                value=9,
+            ),
+            *("checks", 0, "solution_shown"),
+            value=True,
+        ),
+    )
     write(
         folder,
         "c.json",
