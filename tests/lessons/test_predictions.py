@@ -13,7 +13,7 @@ import pytest
 from course import HERE, MODELLED
 from gpulab import lessons
 from gpulab.errors import InputError
-from gpulab.evidence import Badge, Evidence
+from gpulab.evidence import Badge, Evidence, Note
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -217,8 +217,26 @@ def test_a_reveal_carries_its_badges(evidence: Any, name: str, approved: Any) ->
 def test_an_answer_shows_how_sure_it_is(approved: Any) -> None:
     """A number is shown with its interval; a wide interval or a disturbance gives a warning."""
     lessons.predict("90.3", "How long?", unit="us").submit(3)
-    doubts: Any = ({"interval": (2e-6, 4e-6)}, {"interval": (1e-6, 9e-6)}, {"warning": "A note."})
-    shown = [repr(lessons.reveal("90.3", 3e-6, **doubt)) for doubt in doubts]
+    doubts: Any = (
+        {"interval": (1.5e-6, 5e-6)},
+        {"interval": (1e-6, 9e-6)},
+        {"warning": "A note."},
+        {
+            "measured": type(
+                "Found",
+                (),
+                {
+                    "median_seconds": 3e-6,
+                    "notes": [
+                        Note("deadline", "Late."),
+                        Note("contended", "Busy."),
+                        Note("unstable", "Loose."),
+                    ],
+                },
+            )
+        },
+    )
+    shown = [repr(lessons.reveal("90.3", **{"measured": 3e-6, **doubt})) for doubt in doubts]
     assert "\n".join([*shown, ""]) == approved
 
 
