@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import results_by_hand as made
-from gpulab import devices, models, training
+from gpulab import devices, models, timing, training
 from gpulab.errors import InputError
 from gpulab.figures import LabFigure
 from instruments import display, make, run_cell
@@ -126,6 +126,14 @@ def test_the_code_shown_gives_the_same_values(name: str, given: dict[str, Any]) 
 PUBLISHED: dict[str, tuple[str, dict[str, Any], str, Any]] = {
     "times": ("CompareTimings", {"n": 64}, "run", made.comparison),
     "times that disagree": ("CompareTimings", {"n": 65}, "run", lambda: made.comparison(False)),
+    "times of one device": (
+        "CompareTimings",
+        {"n": 66},
+        "run",
+        lambda: timing.Comparison(
+            "work", made.comparison().rows[:1], None, None, None, None, (), made.LIVE
+        ),
+    ),
     "break-even": ("TransferExplorer", {"view": "break_even"}, "break_even", made.break_even),
     "no break-even": (
         "TransferExplorer",
@@ -191,12 +199,14 @@ def test_a_run_without_workers_sets_the_modelled_loading_time() -> None:
 @pytest.mark.pins
 @pytest.mark.slow
 def test_predicted_memory_is_compared_with_capacities(approved: Any) -> None:
-    """A new step is predicted by itself; each GPU's memory is judged."""
+    """A new step is predicted by itself, and beside a traced one; each GPU's memory is judged."""
     instrument = make("MemoryInspector", view="predict", model="mlp", batch=1, capacity="80")
     instrument.wait()
     texts = [display(instrument)]
+    instrument.publish("trace", made.memory_trace())
     for values in (
-        {"batch": 1024, "capacity": "8"},
+        {"view": "trace"},
+        {"view": "predict", "batch": 1024, "capacity": "8"},
         {"optimizer": "sgd"},
         {"picture": "timeline"},
         {"model": "transformer", "batch": 1},
@@ -233,7 +243,8 @@ def test_a_model_of_your_own_is_planned() -> None:
     """Two layers keep 2 x 2 x 2 x 8 bfloat16 numbers of each token; the code shown has the model.
 
     A layer's matrices have 9,216 numbers, and their inputs and outputs 448 for each sequence: by
-    these bytes a time from a cache is recognized.
+    these bytes a time from a cache is recognized. A measured step has both layers: with two
+    sequences it gives one token in the time of a layer.
 
     A measurement of it is not shown for another model, even one of the same name.
     """
@@ -245,8 +256,9 @@ def test_a_model_of_your_own_is_planned() -> None:
     assert (
         instrument.results["measure"].nbytes,
         len(instrument.shown.evidence),
+        instrument.shown.figure.data[-1].y[0] * instrument.results["measure"].median_seconds,
         len(instrument.load(models.LanguageModel("mine", 3, 32, 4, 2, 8, 64, 100)).shown.evidence),
-    ) == (2 * (9216 + 2 * 448), 2, 1)
+    ) == (2 * (9216 + 2 * 448), 2, pytest.approx(1), 1)
     refused(InputError, instrument.load, "Llama 3 8B").match("LanguageModel")
     instrument.close()
 
@@ -267,8 +279,10 @@ def test_a_diet_counts_the_weights_that_are_left() -> None:
 @pytest.mark.pins
 @pytest.mark.slow
 def test_a_sharded_step_is_predicted_for_each_strategy(approved: Any) -> None:
-    """After the button the whole step of a strategy is judged against the GPU."""
-    instrument = make("ShardingExplorer", model="course", ranks=2, positions=64, batch=1)
+    """After the button a strategy's whole step, a pipeline's largest stage, is judged."""
+    instrument = make(
+        "ShardingExplorer", model="course", ranks=2, positions=64, batch=1, strategy="pipeline-1f1b"
+    )
     instrument.run(wait=True)
     text = display(instrument)
     instrument.close()
@@ -287,15 +301,19 @@ def test_a_modelled_link_by_hand() -> None:
 
 
 def test_sizes_and_formats_follow_the_workload() -> None:
-    """Another workload offers its own sizes and takes one of them; its size from before is gone."""
+    """Another workload offers its own formats and sizes, and takes one of these sizes; its size
+    from before is gone.
+    """
     t = make("CompareTimings")
     before = t.values["n"]
-    t.set(workload="add")
-    assert t.values["n"] in t.controls["n"].describe()["suggestions"]
-    assert t.values["n"] != before
+    t.set(workload="fft")
+    assert before != t.values["n"] in t.controls["n"].describe()["suggestions"]
     t.set(n=12345)
     refused(InputError, t.set, n="").match("no number was typed")
-    assert 'compare("add", n=12345' in t.code
+    assert ('compare("fft", n=12345' in t.code, t.controls["dtype"].describe()["options"]) == (
+        True,
+        ["float32", "float64"],
+    )
     t.close()
 
 
