@@ -542,3 +542,20 @@ def train_step(model, optimizer, scaler, batches, max_norm):
     optimizer.step()
     scaler.update()
     return total
+
+# %% wrong: rows at once
+import torch
+from torch.nn.functional import cross_entropy
+
+
+def train_step(model, optimizer, scaler, batches, max_norm):
+    x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
+    optimizer.zero_grad()
+    with torch.autocast(x.device.type, dtype=torch.float16):
+        loss = cross_entropy(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.unscale_(optimizer)
+    torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
+    scaler.step(optimizer)
+    scaler.update()
+    return loss.item()
