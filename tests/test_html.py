@@ -18,7 +18,8 @@ pytestmark = pytest.mark.slow
 LOADS = ("src", "href", "data", "poster", "srcset", "action")
 
 FIRST = [
-    "# 01 · First",
+    "# 01 · First\n\n**Questions**\n\n- Is it *fast*?\n\n"
+    "**Time:** about 5 minutes. **Hardware:** any.",
     "import gpulab as gl\n%load_ext gpulab\n"
     "gl.widgets.OccupancyExplorer(threads_per_block=256, registers_per_thread=40)",
     'gl.lessons.predict("00.1", "How long until the call returns?", unit="us")',
@@ -86,15 +87,21 @@ def _text(site: Path, name: str) -> str:
 
 
 def test_pages_need_no_other_machine(site: Path) -> None:
-    """All that a page loads is in it or beside it, and its relative links lead to files."""
+    """All that a page loads is in it or beside it, and its relative links lead to files; the index
+    has each notebook's questions and time.
+    """
     for path in (site / "pages").glob("*.html"):
         text = path.read_text(encoding="utf-8")
         for target in Page(text).loaded:
             assert target.startswith("data:") or (path.parent / target).is_file(), target
         assert not re.search(r"@import|url\(\s*[\"']?(?:https?:)?//", text)
         for target in Page(text).links:
-            if ":" not in target and not target.startswith("#"):
-                assert (path.parent / target.partition("#")[0]).is_file(), target
+            assert (
+                ":" in target
+                or target.startswith("#")
+                or (path.parent / target.partition("#")[0]).is_file()
+            ), target
+    assert {"Is it fast?", "about 5 minutes"} <= set(table_text(_text(site, "index")).splitlines())
 
 
 def test_a_page_shows_what_the_notebook_shows(site: Path, approved: Any) -> None:
