@@ -11,7 +11,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow]
 
 PROBE = '''
 import gpulab as gl
-from gpulab.evidence import Badge, Evidence
+from gpulab.evidence import Badge, Evidence, Note
 from gpulab.widgets import Action, Choice, Drawing, Instrument, Number, Several, Slider, Switch
 
 class Probe(Instrument):
@@ -49,7 +49,8 @@ class Probe(Instrument):
         words = " ".join(f"{name}={value}" for name, value in values.items())
         figure = gl.figures.access(gl.models.access_pattern(values["n"], 0, 4))
         rows = [(words, Badge.MEASURED)]
-        return Drawing(figure, ("what", "badge"), rows, [Evidence.measured("A device", 3)])
+        notes = [Note(code, "So it is.") for code in ("contended", "unstable", "stopped", "rising")]
+        return Drawing(figure, ("what", "badge"), rows, [Evidence.measured("A device", 3)], notes)
 
     def code_for(self, values):
         return f"probe({values['n']})"
@@ -109,10 +110,13 @@ def drive(tab: Tab, cell: int, *steps: tuple[str, Any, Any]) -> None:
 
 
 def test_every_kind_of_control_by_mouse(probe: Tab) -> None:
-    """Controls and Python both set values, and the table and both views of the probe follow."""
+    """Controls and Python both set values, and the table and both views of the probe follow; notes
+    beyond the second are folded.
+    """
     drive(
         probe,
         0,
+        ("keys", "", "2 more notes"),
         ("What", "gamma", "what=gamma dish=soup"),
         ("badly", True, "how=badly"),
         ("Size", "11", "size=2048"),
@@ -150,6 +154,7 @@ def test_the_keyboard_alone(probe: Tab) -> None:
         ("keys", "Tab ArrowRight", "size=16"),
         ("keys", "End", "size=2048"),
         ("keys", "Tab ArrowUp", "n=8"),
+        ("keys", "ArrowDown", "n=4"),
         ("keys", "Tab Tab Space", "which=('a', 'b')"),
         ("keys", "Tab Space", "fails=True"),
         ("keys", "Space Tab", "fails=False"),
@@ -272,6 +277,7 @@ def test_an_analytic_instrument_follows_each_control(instruments: Tab) -> None:
     drive(
         instruments,
         0,
+        ("Shared memory of a block (bytes)", "0", ""),
         ("Threads of a block", "33", "The last warp of each block uses 1 of its 32 lanes"),
         ("keys", "Tab End", "8 warps of 255 registers per thread: 4 blocks"),
         ("Compute capability", "8.6, such as A10", "occupancy 16.7%"),
