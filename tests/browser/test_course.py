@@ -22,14 +22,59 @@ HELD = {
 }
 # What cells print on any machine: a pattern for each cell's id.
 PRINTED = {
+    "01": {
+        "in-flight": r"H200: 340 ns x 4,182\.6 GB/s = 1,386\.9 KiB in flight \(RECORDED\)"
+        r"|MEASURED[\s\S]*MEASURED"
+    },
     "02": {"link": r"64\.0 MiB: .* ms"},
-    "03": {"reveal-fused": r"the answer: [1-9][\d.]*x"},
-    "05": {"compare": r"^(\S+ .* peak [1-9][^,]*B, \S+, \S+, \S+\n+){5}$"},
-    "06": {"faster": r"the answer: [1-9][\d.]*x"},
-    "08": {"two": r"memory: 104 GiB .*\ntime: +172 days"},
+    "03": {
+        "reveal-fused": r"the answer: [1-9][\d.]*x",
+        "library-times": r"exp +0\.125 FLOP[\s\S]*\nfft +(6\.25|7\.5) [\s\S]*\nsolve +171 [\s\S]*"
+        r"\ndepthwise +2\.11 ",
+        "linear": r"  1 rows: .* 0\.5 FLOP per byte[\s\S]*256 rows: .* 114 FLOP per byte",
+        "sweep": r"512 multiply-adds: .* 128 FLOP per byte",
+        "gains-recorded": r"\(RECORDED\): +[1-9][\d.,]*x",
+    },
+    "05": {
+        "compare": r"^(\S+ .* peak [1-9][^,]*B, \S+, \S+, \S+\n+){5}$",
+        "reveal-naive": r"the answer: the loss becomes nan",
+        "reveal-ones": r"the answer: 2,048\b",
+        "reveal-epsilon": r"the answer: no, whatever",
+        "reveal-small": r"the answer: it learns nothing",
+        "reveal-norms": r"the answer: in float32 on CUDA",
+        "reveal-blocks": r"the answer: (100|99\.9) %",
+    },
+    "06": {
+        "faster": r"the answer: [1-9][\d.]*x",
+        "reveal-waits": r"the answer: 3 waits",
+        "reveal-bytes": r"the answer: activations",
+        "reveal-again": r"the answer: out of memory again",
+    },
+    "07": {
+        "int4": r"1024 weights a scale: 4\.02 bits[\s\S]* 128 weights a scale: 4\.12 bits[\s\S]*"
+        r" 32 weights a scale: 4\.50 bits",
+        "cell-099": r"  1 groups: +(0\.6040|59\.19\d*) GFLOP[\s\S]*"
+        r"128 groups: +(0\.0047|0\.4624) GFLOP",
+    },
+    "08": {
+        "two": r"memory: 104 GiB .*\ntime: +172 days",
+        "by-hand": r"the answer: the same",
+        "reveal-overlap": r"the answer: during",
+        "reveal-traffic": r"the answer: 1\.5",
+        "reveal-skipped": r"the answer: the others wait",
+    },
     "09": {"reveal-together": r"the answer: [\d.]+x"},
-    "10": {"retraces-torch": r"^4 programs", "tf-refused": r"^\w+Error: .*(CUDA|NVIDIA)"},
-    "11": {"slow": r"same num_heads[^\n]*\n+the flash kernel takes it", "flex": r"True"},
+    "10": {
+        "retraces-torch": r"^4 programs",
+        "reveal-retraces": r"the answer: 4 programs",
+        "five": r"H200\* +227 us +13\.6 us +68\.8 us +1\.02 ms +67\.9 us",
+        "tf-refused": r"^\w+Error: .*(CUDA|NVIDIA)",
+    },
+    "11": {
+        "slow": r"same num_heads[^\n]*\n+the flash kernel takes it",
+        "flex": r"True",
+        "causal": r"the answer: 1 key\b",
+    },
 }
 # These cells are not compared: even their words differ between runs or processors.
 VARIES = (
