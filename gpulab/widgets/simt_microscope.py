@@ -624,14 +624,6 @@ class SimtMicroscope(FollowingInstrument):
     >>> m = SimtMicroscope("transpose_tiled", step=6)
     >>> m.words[1].rpartition("; ")[2]
     '32 wavefronts instead of 1'
-    >>> m.position["accesses"][0]["parts"][0]["columns"][0]["cells"][1]
-    {'label': 'element 32', 'lanes': [1]}
-    >>> m.set(warp=1)
-    >>> m.position["lanes"][3]
-    {'state': 'on', 'title': 'threadIdx (3, 1)'}
-    >>> m = SimtMicroscope("vector_add", block_number=1, step=3)
-    >>> [sector["label"] for sector in m.position["accesses"][0]["parts"][0]["columns"]]
-    ['32', '40', '48', '56']
     """
 
     follows = "run"
