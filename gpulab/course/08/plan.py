@@ -9,8 +9,8 @@ answer_name = "plan"
 plan = {"microbatches": ..., "schedule": ...}  # schedule: "gpipe" or "1f1b"
 
 # %% hint
-# The bubble is (p - 1) / (m + p - 1) with p stages and m microbatches. From which m on is it
-# under 10 %? And which m divide 96?
+# The bubble is (p - 1) / (m + p - 1) with p stages and m microbatches. What is the smallest m
+# with which it is under 10 %? Which m divide 96?
 
 # %% hint
 # GPipe does all forward passes first, so it keeps the activations of all m. 1F1B keeps those of at
