@@ -449,7 +449,8 @@ CPU0 = "sys/devices/system/cpu/cpu0"
 
 @linux
 def test_counters_in_their_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ticks, ns, us and kHz become seconds and hertz; an ended thread does not reduce the wait.
+    """Ticks, ns, us and kHz become seconds and hertz; an ended thread does not reduce the wait. The
+    name counts the cores that this process may use.
 
     By hand: 400 + 10 + 200 + 3 + 10 ticks of 10 ms are busy, 20 stolen. Then one thread waits 1 ns
     more, another ends, and a third ends and its number goes to a new thread, which waits 6 ns.
@@ -470,12 +471,12 @@ def test_counters_in_their_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             f"{CPU0}/thermal_throttle/core_throttle_count": 7,
         },
     )
-    first = conditions.read(Device("cpu"), root=root)
+    first, name = conditions.read(Device("cpu"), root=root), Device("cpu").name
     tick = os.sysconf("SC_CLK_TCK")
     found = (first.busy_seconds, first.stolen_seconds, first.throttled_seconds)
     assert found == pytest.approx((623 / tick, 20 / tick, 0.250005))
     assert first.run_delay_seconds == pytest.approx(3.385392e-3)
-    assert (first.frequency_hertz, first.thermal_events) == (3e9, 7)
+    assert (first.frequency_hertz, first.thermal_events, name[-9:]) == (3e9, 7, " (1 core)")
     shutil.rmtree(root / "proc/self/task/2")
     _tree(
         root, {"proc/self/task/1/schedstat": "70 3385393 2", "proc/self/task/3/schedstat": "70 6 2"}

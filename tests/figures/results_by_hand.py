@@ -186,8 +186,8 @@ def chains() -> hierarchy.ParallelChains:
 def roofline(badge: str = "measured", kind: str = "cpu", point_badge: str = "") -> models.Roofline:
     """1 TFLOP/s in float32 over a cache of 1 TB/s and a memory of 100 GB/s: ridges at 1 and 10.
 
-    One point at 5 FLOP per byte reaches 60 % of the memory's roof, which is 0.5 TFLOP/s there. All
-    rates of a GPU are ten times as high.
+    One point at 5 FLOP per byte reaches 60 % of the memory's roof, which is 0.5 TFLOP/s there; its
+    interval is 0.25 to 0.4 TFLOP/s. All rates of a GPU are ten times as high.
     """
     proof = evidence(badge, kind)
     scale = 1.0 if kind == "cpu" else 10.0
@@ -207,7 +207,13 @@ def roofline(badge: str = "measured", kind: str = "cpu", point_badge: str = "") 
         seconds=5e8 / (0.3e12 * scale),
         evidence=evidence(point_badge or badge, kind),
     )
-    return empty.with_points([point])
+    return empty.with_points(
+        [
+            dataclasses.replace(
+                point, interval_seconds=(5e8 / (0.4e12 * scale), 5e8 / (0.25e12 * scale))
+            )
+        ]
+    )
 
 
 def memory_trace(badge: str = "measured") -> memory.MemoryTrace:
