@@ -44,7 +44,7 @@ def evidence(badge: str = "measured", kind: str = "cpu") -> Evidence:
 
 
 LIVE = evidence()
-STEADY = (0.9, 1.1)  # ten percent to each side
+STEADY = (0.95, 1.08)  # the ends differ, so that exchanged ones show
 
 
 def around(value: float, ends: tuple[float, float] = STEADY) -> tuple[float, float]:
@@ -53,8 +53,10 @@ def around(value: float, ends: tuple[float, float] = STEADY) -> tuple[float, flo
 
 
 def measurement(median: float, badge: str = "measured", kind: str = "cpu") -> timing.Measurement:
-    """21 samples; a call returns after half the median, and takes 3 medians with both copies."""
-    samples = median * np.linspace(0.9, 1.1, 21)
+    """21 samples, the fastest is the eighth; a call returns after half the median, and takes 3
+    medians with both copies. A GPU draws 200 W, known to 30 W.
+    """
+    samples = median * np.roll(np.linspace(0.9, 1.1, 21), 7)
     return timing.Measurement(
         "work",
         "cpu" if kind == "cpu" else "cuda:0",
@@ -70,18 +72,21 @@ def measurement(median: float, badge: str = "measured", kind: str = "cpu") -> ti
         (),
         evidence(badge, kind),
         environment(kind),
+        None if kind == "cpu" else 200 * median,
+        None if kind == "cpu" else 30 * median,
     )
 
 
 def comparison(agree: bool = True) -> timing.Comparison:
-    """A CPU of 10 ms beside a GPU of 1 ms."""
+    """A CPU of 10 ms beside a GPU of 1 ms and an old one of 5 ms."""
     rows = (
         timing.ComparisonRow("CPU", measurement(1e-2), None, None, None),
-        timing.ComparisonRow("GPU", measurement(1e-3, kind="cuda"), 10.0, (9.0, 11.0), 1e-6),
+        timing.ComparisonRow("GPU", measurement(1e-3, kind="cuda"), 10.0, (9.0, 12.0), 1e-6),
+        timing.ComparisonRow("Old GPU", measurement(5e-3, kind="cuda"), 2.0, (1.5, 2.1), 1e-7),
     )
     note = Note("unstable", "The samples drift.")
     return timing.Comparison(
-        "work", rows, 10.0, (9.0, 11.0), 1e-6 if agree else 1e-1, 1e-4, (note,), LIVE
+        "work", rows, 10.0, (9.0, 12.0), 1e-6 if agree else 1e-1, 1e-4, (note,), LIVE
     )
 
 
@@ -91,10 +96,13 @@ def recorded_row() -> timing.ComparisonRow:
 
 
 def sweep(badge: str = "measured", ceiling: float | None = 2e10) -> transfer.Sweep:
-    """A link of 10 us and 10 GB/s."""
+    """A link of 10 us and 10 GB/s; back to pageable memory, of 30 us and 5 GB/s."""
     points = tuple(
-        transfer.SweepPoint(direction, "pinned", n, 1e-5 + n / 1e10, around(1e-5 + n / 1e10), 9)
-        for direction in ("to_device", "to_host")
+        transfer.SweepPoint(*series, n, latency + n / rate, around(latency + n / rate), 9)
+        for series, latency, rate in (
+            (("to_device", "pinned"), 1e-5, 1e10),
+            (("to_host", "pageable"), 3e-5, 5e9),
+        )
         for n in (2**k for k in range(10, 31, 4))
     )
     return transfer.Sweep("A GPU", "torch", points, ceiling, (), evidence(badge, "cuda"), None)
@@ -128,11 +136,12 @@ def break_even(reason: str = "found") -> transfer.BreakEven:
 
 
 def overlap() -> transfer.Overlap:
-    """Two copies of 1 ms and one compute of 1.5 ms that begins with the second copy."""
+    """Copies of 0.8 and 1.2 ms; a compute of 1 ms beside the second one, and one of 0.5 ms."""
     spans = (
-        transfer.Span("copy", 0, 0.0, 1e-3),
-        transfer.Span("copy", 1, 1e-3, 2e-3),
-        transfer.Span("compute", 0, 1e-3, 2.5e-3),
+        transfer.Span("copy", 0, 0.0, 0.8e-3),
+        transfer.Span("copy", 1, 0.8e-3, 2e-3),
+        transfer.Span("compute", 0, 0.8e-3, 1.8e-3),
+        transfer.Span("compute", 1, 2e-3, 2.5e-3),
     )
     return transfer.Overlap(
         device="A GPU",
@@ -151,10 +160,10 @@ CACHES = (hierarchy.Reported("L1d", 32.0 * KIB), hierarchy.Reported("L2", 64.0 *
 
 
 def latency(badge: str = "measured", kind: str = "cpu") -> hierarchy.Latency:
-    """2 ns up to 32 KiB and 20 ns beyond, the fastest samples five percent below the medians."""
+    """2 ns up to 32 KiB and 20 ns beyond, the fastest samples ten percent below the medians."""
     times = {2**k: 2e-9 if k <= 15 else 20e-9 for k in range(12, 22)}
     points = tuple(
-        hierarchy.LatencyPoint(n, t, around(t) if n > 4 * KIB else None, 0.95 * t, 9, 3)
+        hierarchy.LatencyPoint(n, t, around(t) if n > 4 * KIB else None, 0.9 * t, 9, 3)
         for n, t in times.items()
     )
     return hierarchy.Latency(
@@ -175,9 +184,9 @@ def bandwidth(badge: str = "measured", kind: str = "cpu") -> hierarchy.Bandwidth
 
 
 def chains() -> hierarchy.ParallelChains:
-    """80 ns a load along one chain, 50 along two, 40 along four."""
+    """80 ns a load along one chain, 50 along two, 40 along four; the fastest take a tenth less."""
     points = tuple(
-        hierarchy.ParallelPoint(n, t, around(t) if n > 1 else None, t, 5)
+        hierarchy.ParallelPoint(n, t, around(t) if n > 1 else None, 0.9 * t, 5)
         for n, t in ((1, 80e-9), (2, 50e-9), (4, 40e-9))
     )
     return hierarchy.ParallelChains("Slow CPU", "python", MIB, points, (), LIVE, None)
@@ -201,7 +210,7 @@ def roofline(badge: str = "measured", kind: str = "cpu", point_badge: str = "") 
     )
     empty = models.Roofline(NAMES[kind], flops, levels, (), (), proof, kind)
     point = empty.place(
-        "work",
+        "work n=8",
         5e8,
         1e8,
         seconds=5e8 / (0.3e12 * scale),
@@ -221,7 +230,7 @@ def memory_trace(badge: str = "measured") -> memory.MemoryTrace:
     activations = np.array([1, 2, 4, 6, 8, 7, 5, 3, 1, 0]) * MIB
     by = {"parameters": np.full(10, MIB), "activations": activations}
     line = memory.Timeline(
-        ("aten.add.Tensor",) * 10,
+        tuple(f"aten.op{k}.default" for k in range(10)),
         ("forward",) * 4 + ("backward",) * 4 + ("optimizer",) * 2,
         (0,),
         by,
@@ -231,7 +240,7 @@ def memory_trace(badge: str = "measured") -> memory.MemoryTrace:
         "a model",
         9 * MIB,
         peaks,
-        "aten.add.Tensor",
+        "aten.op4.default",
         "backward",
         (),
         line,
@@ -261,7 +270,7 @@ def prediction(batch: int = 1) -> memory.Prediction:
         (),
         evidence("modelled"),
         8 * MIB,
-        MIB,
+        3 * MIB,
         6 * MIB,
         2**19,
         "Adam",
@@ -272,16 +281,26 @@ def prediction(batch: int = 1) -> memory.Prediction:
 
 
 def snapshot() -> memory.Snapshot:
-    """Half of 1 GiB is free."""
-    held = (memory.HeldTensor("weights", 2**29, (2**27,), "float32", "torch", 1),)
-    parts = {"tensors": 2**29, "free": 2**29, "cache": 0}
+    """Half of 1 GiB is free; two tensors have 256 and 64 MiB."""
+    held = (
+        memory.HeldTensor("weights", 2**28, (2**26,), "float32", "torch", 1),
+        memory.HeldTensor("image", 2**26, (2**12, 2**11), "float64", "cupy", 2),
+    )
+    parts = {
+        "tensors": 320 * MIB,
+        "cached": 128 * MIB,
+        "this process": 40 * MIB,
+        "other processes": 24 * MIB,
+        "free": 512 * MIB,
+    }
     return memory.Snapshot("cuda:0", "A GPU", GIB, parts, held, (), evidence(kind="cuda"))
 
 
 def released() -> memory.Released:
-    """256 MiB came back."""
+    """256 MiB came back, and this process shrank from 3 to 2.5 GiB."""
     return memory.Released(
-        "cuda:0", GIB, GIB + 256 * MIB, GIB, GIB, ("cuda cache",), (), evidence(kind="cuda")
+        *("cuda:0", GIB, GIB + 256 * MIB, 3 * GIB, 2 * GIB + 512 * MIB, ("cuda cache",), ()),
+        evidence(kind="cuda"),
     )
 
 
@@ -291,7 +310,7 @@ def machine() -> devices.Machine:
         devices.Accelerator(
             "cuda:0", "A GPU", "cuda", memory_bytes=2**36, free_bytes=2**35, l2_bytes=2**25
         ),
-        devices.Accelerator(None, "Another", "cuda", memory_bytes=2**34),
+        devices.Accelerator(None, "Another", "cuda", memory_bytes=3 * 2**33),
     )
     caches = (devices.Cache("L1d", 32 * KIB, 4), devices.Cache("L3", 8 * MIB, 1))
     problems = (
@@ -303,7 +322,7 @@ def machine() -> devices.Machine:
         environment(),
         cpu,
         devices.Memory(2**34, 2**31, 2**33),
-        2**36,
+        2**37,
         gpus,
         "580.1",
         "13.0",
@@ -340,7 +359,7 @@ def ladder() -> training.LadderResult:
             "first",
             "loading",
             form(2.0),
-            *gains((2.0, (1.8, 2.2)), (2.0, (1.8, 2.2)), (1.2, (1.1, 1.3))),
+            *gains((2.0, (1.8, 2.3)), (2.2, (2.1, 2.5)), (1.2, (1.1, 1.4))),
             None,
         ),
         training.Rung(
@@ -348,15 +367,15 @@ def ladder() -> training.LadderResult:
             "second",
             "waiting",
             form(1.8),
-            *gains((0.9, (0.85, 0.95)), (1.5, (1.2, 1.8)), (0.9, (0.8, 0.95))),
+            *gains((0.9, (0.82, 0.95)), (1.5, (1.2, 1.7)), (0.85, (0.75, 0.98))),
             None,
         ),
         training.Rung(
             "c",
             "third",
             "arithmetic",
-            form(1.9),
-            *gains((1.06, (0.9, 1.2)), (1.1, None), (1.05, (0.9, 1.2))),
+            form(1.92),
+            *gains((1.06, (0.9, 1.2)), (1.1, None), (1.05, (0.96, 1.3))),
             None,
         ),
     )
@@ -369,7 +388,7 @@ def ladder() -> training.LadderResult:
         form(1.0),
         None,
         rungs,
-        *gains((1.9, (1.7, 2.1)), (3.3, (2.5, 4.0)), (1.74, (1.3, 2.1))),
+        *gains((1.9, (1.7, 2.2)), (3.63, (2.5, 4.0)), (1.91, (1.3, 2.1))),
         (),
         (),
         24,
@@ -380,15 +399,18 @@ def ladder() -> training.LadderResult:
 
 
 def profile() -> training.Profile:
-    """One step of 1 s: two marks, operators two deep, a kernel of 0.5 s."""
+    """One step of 1 s: two marks, operators two deep, a kernel of 0.5 s; and a step of 2 s."""
     spans = (
         training.ProfileSpan("forward", "mark", 0, 0.0, 0.6),
         training.ProfileSpan("loss", "mark", 1, 0.3, 0.6),
         training.ProfileSpan("aten::mm", "host", 0, 0.1, 0.5),
         training.ProfileSpan("aten::inside", "host", 1, 0.2, 0.25),
+        training.ProfileSpan("aten::add", "host", 0, 1.2, 1.3),
         training.ProfileSpan("gemm_kernel", "device", 0, 0.4, 0.9),
     )
-    return training.Profile("step", "cuda:0", ((0.0, 1.0),), spans, (), (), evidence(kind="cuda"))
+    return training.Profile(
+        "train", "cuda:0", ((0.0, 1.0), (1.0, 3.0)), spans, (), (), evidence(kind="cuda")
+    )
 
 
 def pipeline_run() -> training.PipelineResult:
@@ -398,7 +420,7 @@ def pipeline_run() -> training.PipelineResult:
 
 
 def weighing() -> compression.Weighing:
-    """Three models, the last two of nearly the same size and accuracy."""
+    """Four models, the last two of nearly the same size and accuracy; the second was not tested."""
     rows = tuple(
         compression.WeighedModel(
             label,
@@ -415,14 +437,15 @@ def weighing() -> compression.Weighing:
             None,
             speedup,
             None if speedup is None else around(speedup),
-            (accuracy(right),),
+            (accuracy(right),) if right else (),
             (),
             LIVE,
         )
         for label, nbytes, right, speedup in (
             ("as trained", 68_000, 470, None),
-            ("zeros", 10_000, 450, 1.0),
-            ("zeros too", 10_100, 449, 1.01),
+            ("not tested", 5_000, 0, 2.0),
+            ("zeros", 10_000, 450, 1.2),
+            ("zeros too", 10_100, 449, 1.25),
         )
     )
     return compression.Weighing("digits-cnn", "Slow CPU", 64, rows, (), LIVE, environment())
@@ -441,25 +464,21 @@ def gradients() -> precision.Gradients:
 def scaling_result(
     badge: str = "measured", kind: str = "cpu", predicted: bool = True
 ) -> parallel.ScalingResult:
-    """A step of 100 ms whose 4 MB of gradients travel at 1 GB/s, on 1, 2 and 4 ranks."""
+    """A step of 100 ms whose 4 MB of gradients travel at 1 GB/s, on 1, 2 and 4 ranks: somewhat
+    slower than predicted. A recorded one is weak scaling, of ranks that wait.
+    """
     plain = models.scaling(0.1, 4e6, 1e-4, 1e9, [1, 2, 4])
     hidden = models.scaling(0.1, 4e6, 1e-4, 1e9, [1, 2, 4], overlap=1.0)
     points = tuple(
         parallel.ScalingMeasurement(
-            p.ranks,
-            60,
-            np.array([p.seconds]),
-            p.seconds,
-            around(p.seconds),
-            p.speedup,
-            around(p.speedup),
+            ranks, 60 // ranks, np.array([t]), t, around(t), speedup, around(speedup, (0.9, 1.2))
         )
-        for p in plain.points
+        for ranks, t, speedup in ((1, 0.1, 1.0), (2, 0.06, 1.7), (4, 0.04, 2.6))
     )
     return parallel.ScalingResult(
         "a perceptron",
-        "strong",
-        "computed",
+        "strong" if badge == "measured" else "weak",
+        "computed" if badge == "measured" else "a timed wait",
         4_000_000,
         4,
         points,
@@ -474,34 +493,42 @@ def scaling_result(
 
 
 def rank_timeline() -> parallel.RankTimeline:
-    """Two steps of 100 ms; the second rank's all-reduce lies beside its backward pass."""
+    """Two steps, of 100 and 80 ms, after 20 ms in which one rank prepares and the other begins to
+    send; its all-reduce lies beside its backward pass.
+    """
     spans = tuple(
         parallel.RankSpan(*span)
         for span in (
-            (0, "compute", "forward", 0.0, 0.03),
-            (0, "compute", "backward", 0.03, 0.06),
-            (0, "idle", "all_reduce", 0.06, 0.08),
-            (0, "compute", "optimizer", 0.08, 0.09),
-            (0, "compute", "forward", 0.1, 0.13),
-            (1, "compute", "forward 2", 0.0, 0.03),
-            (1, "compute", "backward 2", 0.03, 0.08),
-            (1, "communication", "all_reduce", 0.06, 0.08, MIB),
+            (0, "compute", "prepare", 0.0, 0.015),
+            (0, "compute", "forward", 0.02, 0.05),
+            (0, "compute", "backward", 0.05, 0.08),
+            (0, "idle", "all_reduce", 0.08, 0.1),
+            (0, "compute", "optimizer", 0.1, 0.11),
+            (0, "compute", "forward", 0.12, 0.16),
+            (1, "communication", "broadcast", 0.01, 0.03, 2 * MIB),
+            (1, "compute", "forward 2", 0.02, 0.055),
+            (1, "compute", "backward 2", 0.055, 0.1),
+            (1, "communication", "all_reduce", 0.08, 0.1, MIB),
         )
     )
-    return parallel.RankTimeline("ddp on 2 ranks", 2, spans, (0.0, 0.1), 0.2, (), LIVE)
+    return parallel.RankTimeline("ddp on 2 ranks", 2, spans, (0.02, 0.12), 0.2, (), LIVE)
 
 
 def schedule_run() -> parallel.ScheduleRun:
-    """Two stages without overlap: 7 s, of which each stage works for 3 s."""
+    """Two stages without overlap: 10.5 s, of which the stages work for 4.5 and 4.8 s.
+
+    So 9.3 of 21 s are no bubble; in two other steps it was smaller and larger.
+    """
     passes = tuple(
         models.StagePass(*one)
         for one in (
-            (0, "forward", 0, 2, 0, 0.0, 1.0),
-            (1, "forward", 0, 2, 0, 1.5, 2.5),
-            (1, "backward", 0, 2, 0, 2.5, 4.5),
-            (0, "backward", 0, 2, 0, 5.0, 7.0),
+            (0, "forward", 0, 3, 0, 0.0, 1.5),
+            (1, "forward", 0, 3, 0, 2.0, 3.6),
+            (1, "backward", 0, 3, 0, 3.6, 6.8),
+            (0, "backward", 0, 3, 0, 7.5, 10.5),
         )
     )
     return parallel.ScheduleRun(
-        "split", 2, 2, 1, 0.5, 1.0, (0.57,), passes, (2, 1), (), LIVE, environment()
+        *("split", 2, 3, 1, 0.5, 1.0, (0.61, 0.52, 0.557), passes, (3 * MIB, MIB), (), LIVE),
+        environment(),
     )

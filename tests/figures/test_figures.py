@@ -60,7 +60,9 @@ CASES: dict[str, Callable[[], LabFigure]] = {
     "comparison": lambda: figures.comparison(made.comparison(), [made.recorded_row()]),
     "diet": lambda: figures.diet(made.weighing()),
     "gradient_window, four fates": lambda: figures.gradient_window(
-        precision.gradient_window([2.0**-40, 2.0**-20, 1.0, 3.0e4], "float16", 8)
+        precision.gradient_window(
+            [2.0**-40, *2 * [2.0**-20], *3 * [1.0], *4 * [3.0e4]], "float16", 8
+        )
     ),
     "gradient_window, your own": lambda: figures.gradient_window(
         precision.gradient_window(made.gradients(), "float8_e5m2", 2.0**10, which="parameters")
@@ -81,7 +83,10 @@ CASES: dict[str, Callable[[], LabFigure]] = {
     "inference": lambda: figures.inference(
         [models.inference("Llama 3 8B", "H200 SXM", batch=2**k) for k in range(9)],
         16,
-        [(16, 1000.0, (800.0, 1300.0), made.evidence())],
+        [
+            (32, 1000.0, (800.0, 1300.0), made.evidence()),
+            (64, 3000.0, (2000.0, 4500.0), made.evidence("recorded", "cuda")),
+        ],
     ),
     "memory_snapshot": lambda: figures.memory_snapshot(made.snapshot()),
     "memory_timeline, measured": lambda: figures.memory_timeline(made.memory_trace()),
@@ -108,7 +113,10 @@ CASES: dict[str, Callable[[], LabFigure]] = {
     "pipeline_schedule, a run": lambda: figures.pipeline_schedule(made.schedule_run()),
     "profile": lambda: figures.profile(made.profile()),
     "rank_memory": lambda: figures.rank_memory(
-        [parallel.rank_states("course", strategy=s, ranks=2) for s in ("ddp", "zero3", "zero3")],
+        [
+            replace(parallel.rank_states("course", strategy=s, ranks=2), gradients_bytes=2**20)
+            for s in ("ddp", "zero3", "zero3")
+        ],
         2.0**30,
         "a GPU",
     ),
@@ -156,10 +164,19 @@ def _body(figure: LabFigure) -> dict[str, Any]:
 
 
 def _style(trace: dict[str, Any]) -> str:
-    """How evidence shows: hollow or filled marks and bars, dashes, hatching."""
+    """Color, and how evidence shows: hollow or filled marks and bars, dashes, hatching."""
     marker = trace.get("marker", {})
     fill = str(marker.get("color", ""))
     words = [
+        next(
+            (
+                name.lower()
+                for look in (marker, marker.get("line", {}), trace.get("line", {}))
+                for name, color in vars(palette).items()
+                if color == look.get("color")
+            ),
+            "",
+        ),
         str(marker.get("symbol", "")) if "markers" in trace.get("mode", "") else "",
         str(trace.get("line", {}).get("dash", "solid")) if "lines" in trace.get("mode", "") else "",
         f"hatched {marker['pattern']['shape']}" if marker.get("pattern", {}).get("shape") else "",

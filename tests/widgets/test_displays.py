@@ -162,7 +162,7 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any], str, Any]] = {
     "pipeline": ("PipelineTimeline", {"way": "here"}, "run", made.pipeline_run),
     "schedule": (
         "PipelineSchedule",
-        {"schedule": "split", "stages": 2, "microbatches": 2},
+        {"schedule": "split", "stages": 2, "microbatches": 3},
         "measure",
         made.schedule_run,
     ),
