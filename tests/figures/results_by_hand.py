@@ -109,9 +109,15 @@ def sweep(badge: str = "measured", ceiling: float | None = 2e10) -> transfer.Swe
 
 
 def kneed() -> tuple[transfer.Sweep, transfer.AlphaBeta]:
-    """A link of 10 us and 10 GB/s that drops to 5 GB/s from 16 MiB on, with its fit."""
+    """A link of 10 us and 10 GB/s that drops to 5 GB/s from 16 MiB on, with its fit.
+
+    The times are two percent above and below in turn, so that the fit has intervals.
+    """
     nbytes = [2**k for k in range(10, 31)]
-    seconds = [10e-6 + n / 10e9 + max(n - 2**24, 0) / 10e9 for n in nbytes]
+    seconds = [
+        (10e-6 + n / 10e9 + max(n - 2**24, 0) / 10e9) * (1.02, 0.98)[k % 2]
+        for k, n in enumerate(nbytes)
+    ]
     points = tuple(
         transfer.SweepPoint("to_device", "pinned", n, t, None, 9)
         for n, t in zip(nbytes, seconds, strict=True)

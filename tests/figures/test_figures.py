@@ -38,7 +38,7 @@ def _swept(**options: Any) -> LabFigure:
 
 def _kneed(quantity: Any) -> LabFigure:
     s, fit = made.kneed()
-    return figures.sweep(s, fit, quantity)
+    return figures.sweep(s, fit, quantity, at_bytes=2.0**27)
 
 
 CASES: dict[str, Callable[[], LabFigure]] = {
