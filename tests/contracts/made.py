@@ -70,7 +70,9 @@ def result_classes() -> dict[str, type[Result]]:
 
 
 class _Made:
-    """How instances are filled: ``silent`` empties texts, ``bare`` sets optional fields to None."""
+    """How instances are filled: ``silent`` empties texts; ``bare`` sets optional fields to None and
+    takes the other of two values: False, the last of several words, a modelled badge.
+    """
 
     silent = bare = False
 
@@ -78,7 +80,8 @@ class _Made:
 def instance(cls: type[Result], silent: bool = False, bare: bool = False) -> Result:
     """Return an instance whose numbers all differ and whose texts are the fields' names.
 
-    ``silent`` leaves texts empty, and ``bare`` sets each field to None that may be None.
+    ``silent`` leaves texts empty, and ``bare`` sets each field to None that may be None; it also
+    has no flag set, and evidence that is modelled.
     """
     _Made.silent, _Made.bare = silent, bare
     return _instance(cls, itertools.count(1))
@@ -106,7 +109,7 @@ def _value(hint: Any, name: str, numbers: Iterator[int]) -> Any:
     if origin in (typing.Union, types.UnionType):
         return _value(next(kind for kind in inner if kind is not type(None)), name, numbers)
     if origin is typing.Literal:
-        return inner[0]
+        return inner[-1 if _Made.bare else 0]
     if np.ndarray in (hint, origin):
         return np.array([next(numbers) + 0.5, next(numbers) + 0.5])
     if hasattr(hint, "_fields"):  # a named tuple: a row
@@ -115,16 +118,23 @@ def _value(hint: Any, name: str, numbers: Iterator[int]) -> Any:
         kinds = inner[:1] * 2 if inner[-1] is Ellipsis else inner
         return tuple(_value(kind, name, numbers) for kind in kinds)
     if isinstance(origin, type) and issubclass(origin, collections.abc.Mapping):
-        return {_value(inner[0], f"{name} key", numbers): _value(inner[1], name, numbers)}
+        return {
+            _value(inner[0], f"{name} key", numbers): _value(inner[1], name, numbers)
+            for _ in range(2)
+        }
     if isinstance(origin, type) and issubclass(origin, collections.abc.Sequence):
         return [_value(inner[0], name, numbers)]
     if hint is Evidence:
-        return Evidence.measured("a device", 7, "2026-01-02T03:04:05+00:00")
+        return (
+            Evidence.modelled("a formula", "its source")
+            if _Made.bare
+            else Evidence.measured("a device", 7, "2026-01-02T03:04:05+00:00")
+        )
     if isinstance(hint, type) and issubclass(hint, Result):
         return _instance(hint, numbers)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return next(iter(hint))
+        return list(hint)[-1 if _Made.bare else 0]
     number = next(numbers)
     if hint is str and _Made.silent and "name" not in name:
         return ""
-    return {int: number, float: number + 0.25, str: f"{name} {number}", bool: True}[hint]
+    return {int: number, float: number + 0.25, str: f"{name} {number}", bool: not _Made.bare}[hint]
