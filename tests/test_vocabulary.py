@@ -35,7 +35,7 @@ WRITTEN: list[tuple[Any, dict[float, str]]] = [
         {
             **{0: "0 B", 1023: "1023 B", 1024: "1.00 KiB", 1536: "1.50 KiB", 3 * 2**30: "3.00 GiB"},
             **{2**20 - 1: "1024 KiB", 2**20: "1.00 MiB", 2**40: "1.00 TiB", -2048: "-2.00 KiB"},
-            **{-0.4: "0 B", 2.6: "3 B"},
+            **{-0.4: "0 B", 2.6: "3 B", math.inf: "infinite"},
         },
     ),
     (
@@ -51,9 +51,17 @@ WRITTEN: list[tuple[Any, dict[float, str]]] = [
         units.format_ratio,
         {
             **{1234: "1234x", 0.002: "0.002x", 0.0995: "0.10x", 9.994: "9.99x", 9.995: "10.0x"},
-            **{99.94: "99.9x", 99.95: "100x", -0.05: "-0.05x"},
+            **{
+                99.94: "99.9x",
+                99.95: "100x",
+                -0.05: "-0.05x",
+                1e15: "1e+15x",
+                math.nan: "not a number",
+            },
         },
     ),
+    (units.format_number, {-18765.4: "-18,765", 999.4: "999", 0.0123: "0.0123", 1e15: "1e+15"}),
+    (units.format_joules, {1.5: "1.50 J", 1500: "1500 J", 2e-9: "2.00 nJ"}),
 ]
 
 
@@ -79,11 +87,17 @@ def test_what_was_written_is_read_back(seconds: float, nbytes: int, whole: int) 
 
 def test_every_unit_is_read() -> None:
     """KiB and K are 1024, kB is 1000, both micro signs are 1e-6, numbers of any kind are read."""
-    sizes = {"": 1, "B": 1, "bytes": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
-    sizes |= {"K": 2**10, "M": 2**20, "G": 2**30, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+    sizes = {"": 1, "B": 1, "byte": 1, "bytes": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9}
+    sizes |= {
+        **{"TB": 10**12, "K": 2**10, "M": 2**20, "G": 2**30},
+        **{"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40},
+    }
     for unit, factor in sizes.items():
         assert units.parse_bytes(f"3 {unit}") == 3 * factor
-    seconds = {"s": 1, "SECONDS": 1, "min": 60, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6}
+    seconds = {
+        **{"s": 1, "sec": 1, "second": 1, "SECONDS": 1, "min": 60},
+        **{"ms": 1e-3, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ns": 1e-9},
+    }
     for unit, factor in seconds.items():
         assert units.parse_seconds(f"3 {unit}") == 3 * factor
     for kind in (np.float16, np.uint64, Fraction):
@@ -109,7 +123,8 @@ def _environment(**changes: Any) -> Environment:
     values = {
         **{"date": "2026-11-20T10:00:00+00:00", "system": "Linux", "processor": "P", "cores": 2},
         **{"memory_bytes": 2**30, "device": "NVIDIA H200", "device_kind": "cuda", "python": "3.11"},
-        **{"driver": "580.1", "libraries": {"torch": "2.11"}, "command": "gpulab record"},
+        **{"driver": "580.1", "command": "gpulab record"},
+        **{"libraries": {"torch": "2.11", "numpy": "2.4"}},
     }
     return Environment(**{**values, **changes})
 
@@ -121,9 +136,14 @@ def test_the_sentence_of_each_badge(approved: Any) -> None:
     evidences = [
         *(Evidence.measured("cpu", 12), Evidence.measured("cpu"), Evidence.recorded(bare)),
         *(Evidence.recorded(_environment(), samples=5), known, unknown),
+        Evidence.measured("cpu", 3, "2026-11-20T10:00:00+00:00", "TF32 allowed"),
+        Evidence.recorded(_environment(driver=None), 7, "TF32 not allowed"),
     ]
     lines = [str(each) for each in evidences]
-    lines += [str(known_errors(link=link, compute=known)) for link in (known, unknown)]
+    lines += [
+        str(known_errors(link=link, compute=known))
+        for link in (Evidence.modelled("a", "b", "7 %"), unknown)
+    ]
     lines += [str(known_errors(link=unknown)), str(Note("stalled", "Lost 3 ms."))]
     assert "\n".join(lines) + "\n" == approved
 

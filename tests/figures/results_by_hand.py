@@ -320,6 +320,7 @@ def machine() -> devices.Machine:
     )
     caches = (devices.Cache("L1d", 32 * KIB, 4), devices.Cache("L3", 8 * MIB, 1))
     problems = (
+        devices.Problem("error", "old-driver", "The driver is old.", "Update it."),
         devices.Problem("warning", "no-cupy", "CuPy is missing.", "Install it."),
         devices.Problem("info", "virtual-machine", "This is a virtual machine.", "Nothing to do."),
     )

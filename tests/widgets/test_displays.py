@@ -1,6 +1,7 @@
 """What instruments show for given settings and results, approved: words, tables, code, pictures."""
 
 import contextlib
+import dataclasses
 from typing import Any
 
 import pytest
@@ -173,7 +174,44 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any], str, Any]] = {
         made.scaling_result,
     ),
     "machine": ("MachineCard", {}, "refresh", made.machine),
-    "machine, problems": ("MachineCard", {"problems_only": True}, "refresh", made.machine),
+    "machine, problems": (
+        "MachineCard",
+        {"problems_only": True},
+        "refresh",
+        lambda: dataclasses.replace(made.machine(), problems=made.machine().problems[1:]),
+    ),
+    "machine without problems": (
+        "MachineCard",
+        {},
+        "refresh",
+        lambda: dataclasses.replace(made.machine(), problems=made.machine().problems[2:]),
+    ),
+    "measured sweep, fitted, as rates": (
+        "TransferExplorer",
+        {"quantity": "rate", "predict_mebibytes": 10, "link_shown": False},
+        "sweep",
+        lambda: made.kneed()[0],
+    ),
+    "measured wait for ranks, weak": (
+        "ScalingLab",
+        {"laws": [], "quantity": "efficiency", "mode": "weak"},
+        "measure",
+        lambda: dataclasses.replace(made.scaling_result("recorded", "cpu"), evidence=made.LIVE),
+    ),
+    "nothing released on a CPU": (
+        "MemoryInspector",
+        {"view": "release"},
+        "release",
+        lambda: dataclasses.replace(
+            made.released(), device="cpu", host_resident_after_bytes=2**32, what=("a", "b")
+        ),
+    ),
+    "snapshot without a tensor": (
+        "MemoryInspector",
+        {},
+        "snapshot",
+        lambda: dataclasses.replace(made.snapshot(), tensors=()),
+    ),
 }
 
 
@@ -184,6 +222,8 @@ def test_what_is_shown_of_a_result(case: str, approved: Any) -> None:
     name, given, action, result = PUBLISHED[case]
     with contextlib.closing(make(name, **given)) as instrument:
         instrument.publish(action, result())
+        instrument.ended(action)
+        instrument.set(**given)
         assert display(instrument) == approved
 
 
@@ -291,10 +331,12 @@ def test_a_sharded_step_is_predicted_for_each_strategy(approved: Any) -> None:
 
 def test_a_modelled_link_by_hand() -> None:
     """64 MiB in 4 chunks with as long a compute take 5/4 of one copy; PCIe 3 is 12.35 GB/s."""
-    t = make("TransferExplorer", view="overlap", nbytes=2**26, chunks=4, compute_ratio=1.0)
-    t.set(latency_seconds=5e-7, bandwidth_bytes_per_second=1e9)
-    _, o = run_cell(t.code)
-    assert o.seconds == pytest.approx(4 * (5e-7 + 2**24 / 1e9) + (5e-7 + 2**26 / 1e9) / 4)
+    t = make(
+        "TransferExplorer",
+        **{"view": "overlap", "nbytes": 2**26, "chunks": 4, "compute_ratio": 1.0},
+        **{"latency_seconds": 5e-7, "bandwidth_bytes_per_second": 1e9},
+    )
+    assert run_cell(t.code)[1].seconds == pytest.approx(4 * (5e-7 + 2**24 / 1e9) + (5e-7 + 2**26 / 1e9) / 4)
     t.set(link="pcie3-x16")
     assert t.values["bandwidth_bytes_per_second"] == pytest.approx(12.35e9)
     t.close()
@@ -326,6 +368,5 @@ def test_what_the_core_refuses_is_shown_inside() -> None:
     assert t.progress.endswith("failed")
     t.set(workload="add", n=64)
     t.run(wait=True)
-    assert t.error == ""
-    assert t.result.rows
+    assert (t.error, len(t.result.rows)) == ("", 1)
     t.close()
