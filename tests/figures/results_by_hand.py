@@ -421,9 +421,21 @@ def profile() -> training.Profile:
 
 
 def pipeline_run() -> training.PipelineResult:
-    """A modelled pipeline with the badge of a measured one."""
+    """A modelled pipeline with the badge of a measured one.
+
+    Loading takes 60, 59, 56, 51, 44 and 35 ms, a copy 1 to 0.5 ms, a step 30 to 20 ms: each part
+    begins later by a time of its own, times the square of the step.
+    """
     p = training.model_pipeline(0.06, 0.03, workers=2, steps=6, cores=4)
-    return dataclasses.replace(p, evidence=LIVE)
+    return dataclasses.replace(
+        p,
+        spans=tuple(
+            span._replace(start_seconds=span.start_seconds + later * span.step**2)
+            for lane, later in (("data", 1e-3), ("copy", 2e-5), ("compute", 4e-4))
+            for span in p.lane(lane)
+        ),
+        evidence=LIVE,
+    )
 
 
 def weighing() -> compression.Weighing:

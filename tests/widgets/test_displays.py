@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import results_by_hand as made
-from gpulab import devices, models, timing, training
+from gpulab import devices, models, timing, training, units
 from gpulab.errors import InputError
 from gpulab.figures import LabFigure
 from instruments import display, make, run_cell
@@ -305,14 +305,26 @@ def test_a_model_of_your_own_is_planned() -> None:
 
 @pytest.mark.slow
 def test_a_diet_counts_the_weights_that_are_left() -> None:
-    """With half of the weights at zero about half are left, and the file is smaller."""
-    instrument = make("ModelDiet", task="digits-mlp", zeros=0.5, fine_tune=0.0, batch=1)
+    """With half of the weights at zero about half are left; each model has its size and time."""
+    instrument = make("ModelDiet", task="digits-mlp", zeros=0.5, fine_tune=0.0, batch=16)
     instrument.run(wait=True)
     before, after = (
         int(row[instrument.shown.headers.index("weights left")].replace(",", ""))
         for row in instrument.shown.rows
     )
-    assert 0.45 < after / before < 0.55
+    assert [
+        0.45 < after / before < 0.55,
+        *(row[:3] + row[5:6] for row in instrument.shown.rows),
+    ] == [
+        True,
+        *(
+            [
+                *(str(k), m.label, units.format_bytes(m.file_bytes)),
+                units.format_seconds(m.median_seconds),
+            ]
+            for k, m in enumerate(instrument.result.models, start=1)
+        ),
+    ]
     instrument.close()
 
 
@@ -336,7 +348,9 @@ def test_a_modelled_link_by_hand() -> None:
         **{"view": "overlap", "nbytes": 2**26, "chunks": 4, "compute_ratio": 1.0},
         **{"latency_seconds": 5e-7, "bandwidth_bytes_per_second": 1e9},
     )
-    assert run_cell(t.code)[1].seconds == pytest.approx(4 * (5e-7 + 2**24 / 1e9) + (5e-7 + 2**26 / 1e9) / 4)
+    assert run_cell(t.code)[1].seconds == pytest.approx(
+        4 * (5e-7 + 2**24 / 1e9) + (5e-7 + 2**26 / 1e9) / 4
+    )
     t.set(link="pcie3-x16")
     assert t.values["bandwidth_bytes_per_second"] == pytest.approx(12.35e9)
     t.close()
