@@ -169,7 +169,7 @@ PUBLISHED: dict[str, tuple[str, dict[str, Any], str, Any]] = {
     ),
     "scaling": (
         "ScalingLab",
-        {"laws": ["amdahl"], "basis": "measured"},
+        {"laws": ["amdahl", "ring"], "basis": "measured"},
         "measure",
         made.scaling_result,
     ),
