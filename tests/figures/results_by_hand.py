@@ -216,7 +216,7 @@ def roofline(badge: str = "measured", kind: str = "cpu", point_badge: str = "") 
     )
     empty = models.Roofline(NAMES[kind], flops, levels, (), (), proof, kind)
     point = empty.place(
-        "work n=8",
+        "work n=8 float32",
         5e8,
         1e8,
         seconds=5e8 / (0.3e12 * scale),

@@ -21,6 +21,7 @@ ANALYTIC: list[tuple[str, dict[str, Any]]] = [
         "AccessPatterns",
         {"stride_elements": 33, "element_bytes": 8, "offset_elements": 3, "active_lanes": 20},
     ),
+    ("AccessPatterns", {"kind": "rows of 8", "stride_elements": 36, "offset_elements": 3}),
     ("NumberFormats", {}),
     ("NumberFormats", {"value": 70000, "beside": "none"}),
     ("NumberFormats", {"format": "float8_e4m3fn", "value": -0.3, "steps": 2}),
