@@ -56,8 +56,27 @@ CASES: dict[str, Callable[[], LabFigure]] = {
     "break_even, never": lambda: figures.break_even(made.break_even("never in this range")),
     "break_even, no accelerator": lambda: figures.break_even(made.break_even("no accelerator")),
     "class_predictions": lambda: figures.class_predictions(gl.lessons.classroom(CLASS)),
+    "class_predictions, no students": lambda: figures.class_predictions(
+        replace(gl.lessons.classroom(CLASS), students=())
+    ),
+    "class_roofline, no students": lambda: figures.class_roofline(
+        replace(gl.lessons.classroom(CLASS), students=())
+    ),
     "class_roofline": lambda: figures.class_roofline(gl.lessons.classroom(CLASS)),
     "comparison": lambda: figures.comparison(made.comparison(), [made.recorded_row()]),
+    "comparison, without copies and interval": lambda: figures.comparison(
+        replace(
+            made.comparison(),
+            rows=tuple(
+                row._replace(
+                    measurement=replace(
+                        row.measurement, with_transfer_seconds=None, interval_seconds=None
+                    )
+                )
+                for row in made.comparison().rows[:2]
+            ),
+        )
+    ),
     "diet": lambda: figures.diet(made.weighing()),
     "gradient_window, four fates": lambda: figures.gradient_window(
         precision.gradient_window(
@@ -74,6 +93,13 @@ CASES: dict[str, Callable[[], LabFigure]] = {
     ),
     "machine": lambda: figures.machine(made.machine()),
     "measurement": lambda: figures.measurement(made.measurement(1e-6)),
+    "measurement, recorded, one late sample": lambda: figures.measurement(
+        replace(
+            made.measurement(1e-6, "recorded", "cuda"),
+            samples_seconds=np.array([1e-6, 5e-6, 1.1e-6]),
+            interval_seconds=None,
+        )
+    ),
     "memory_prediction": lambda: figures.memory_prediction(
         [made.prediction(), made.prediction(64)], ("one", "64"), free_bytes=2.0**29
     ),
@@ -90,6 +116,9 @@ CASES: dict[str, Callable[[], LabFigure]] = {
     ),
     "memory_snapshot": lambda: figures.memory_snapshot(made.snapshot()),
     "memory_timeline, measured": lambda: figures.memory_timeline(made.memory_trace()),
+    "memory_timeline, two steps": lambda: figures.memory_timeline(
+        replace(made.memory_trace(), timeline=replace(made.memory_trace().timeline, steps=(0, 5)))
+    ),
     "memory_timeline, modelled": lambda: figures.memory_timeline(made.memory_trace("modelled")),
     "number_line, two formats": lambda: figures.number_line(_numbers(0.1, "float16", "bfloat16")),
     "number_line, beyond the end": lambda: figures.number_line(_numbers(70000.0, "float16")),
@@ -99,9 +128,15 @@ CASES: dict[str, Callable[[], LabFigure]] = {
         models.occupancy(128, 32, 48 * made.KIB, "8.6")
     ),
     "overlap": lambda: figures.overlap(made.overlap()),
+    "overlap, modelled": lambda: figures.overlap(
+        transfer.overlap(2**20, chunks=2, link=transfer.link("pcie4-x16"), compute_seconds=60e-6)
+    ),
     "parallel_chains": lambda: figures.parallel_chains(made.chains()),
     "pipeline, modelled": lambda: figures.pipeline(
         training.model_pipeline(0.06, 0.03, copy_seconds=0.01, steps=3)
+    ),
+    "pipeline, more workers than rows": lambda: figures.pipeline(
+        training.model_pipeline(0.06, 0.03, workers=12, steps=14, cores=16), steps=2
     ),
     "pipeline, measured loading": lambda: figures.pipeline(made.pipeline_run(), steps=4),
     "pipeline_schedule, 1f1b": lambda: figures.pipeline_schedule(
@@ -121,6 +156,7 @@ CASES: dict[str, Callable[[], LabFigure]] = {
         "a GPU",
     ),
     "rank_timeline, two steps": lambda: figures.rank_timeline(made.rank_timeline()),
+    "rank_timeline, without messages": lambda: figures.rank_timeline(made.schedule_run().timeline),
     "rank_timeline, one step": lambda: figures.rank_timeline(made.rank_timeline(), steps=1),
     "roofline": lambda: figures.roofline(made.roofline()),
     "roofline, caches alone": lambda: figures.roofline(
