@@ -366,10 +366,9 @@ def test_a_device_has_one_color(make: Callable[[str], LabFigure], kind: str) -> 
 
 def test_evidence_is_told_by_more_than_color() -> None:
     """Measured marks are filled, others hollow; the three kinds of line differ in their dashes."""
-    symbols = [palette.marker(badge, "#000000")["symbol"] for badge in Badge]
-    assert [str(symbol).endswith("-open") for symbol in symbols] == [
-        badge is not Badge.MEASURED for badge in Badge
-    ]
+    assert [
+        str(palette.marker(badge, "#000000")["symbol"]).endswith("-open") for badge in Badge
+    ] == [badge is not Badge.MEASURED for badge in Badge]
     assert len({palette.line(badge, "#000000")["dash"] for badge in Badge}) == 3
     assert palette.line(Badge.MEASURED, "#000000")["dash"] == "solid"
     assert palette.device_color("cuda:0") == palette.device_color("mps")
@@ -410,8 +409,7 @@ def test_long_data_is_thinned_and_keeps_its_peak() -> None:
     )
     (drawn,) = figure.data
     assert len(drawn.y) < 2000
-    assert drawn.x[int(np.argmax(drawn.y))] == 77_777
-    assert max(drawn.y) == 50_000
+    assert (drawn.x[int(np.argmax(drawn.y))], max(drawn.y)) == (77_777, 50_000)
 
 
 def test_colab_gets_plotlys_own_page(monkeypatch: pytest.MonkeyPatch) -> None:
