@@ -29,7 +29,13 @@ def test_the_line_gives_a_measurement(shell: Any, capsys: pytest.CaptureFixture[
     options = "-o -t '50 ms' -w .05 -d \"cpu\" --flops 2*n**3 --nbytes='3 KiB' --transfer"
     assert shell.run_cell(f"m = %gpu_time {options} x @ x").success
     m: Measurement = shell.user_ns["m"]
-    assert (m.label, m.flops, m.nbytes, m.device) == ("x @ x", 1024.0, 3072.0, "cpu")
+    assert (m.label, m.flops, m.nbytes, m.device, m.with_transfer_seconds is None) == (
+        "x @ x",
+        1024.0,
+        3072.0,
+        "cpu",
+        False,
+    )
     shell.run_cell("m = %gpu_time -t 0.05 x @ x")
     assert shell.user_ns["m"] is None
     assert "x @ x on cpu" in capsys.readouterr().out
