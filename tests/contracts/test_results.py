@@ -151,13 +151,21 @@ def _shown(cls: type[Result]) -> Iterator[str]:
     ],
 )
 def test_the_table_shows_badge_and_notes(name: str) -> None:
-    """A result's table shows the badge of its evidence and the sentence of each note."""
+    """A result's table shows the badge of its evidence and the sentence of each note: two in the
+    table, all others folded below it, also one that is shown already.
+    """
     cls = CLASSES[name]
     hints = typing.get_type_hints(cls)
     one = made.instance(cls)
     if hints.get("notes") == tuple[Note, ...]:
-        one = dataclasses.replace(one, notes=(Note("stopped", "It was stopped at last."),))  # type: ignore[type-var]
-        assert "It was stopped at last." in one._repr_html_()
+        one = dataclasses.replace(one, notes=tuple(Note("stopped", f"At {k}.") for k in "1231"))  # type: ignore[type-var]
+        assert [
+            (text[0], "2 more notes" in text)
+            for text in table_text(one._repr_html_()).split("At ")[1:]
+        ] == [
+            # a timing is a part of a recording: it has no table of its own
+            *(("1", False), ("2", name != "recordings.Timing"), ("3", False), ("1", False))
+        ]
     if hints.get("evidence") in (Evidence, Evidence | None):
         evidences = (
             Evidence.measured("a device", 7),
