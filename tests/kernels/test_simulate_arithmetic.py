@@ -203,6 +203,8 @@ FUNCTIONS = (
     "math.pow(p, q)", "math.pow(n, m)", "pow(p, 3)", "pow(m, 4)", "n ** m", "p ** q", "abs(q)",
     "abs(n)", "round(q)", "round(p)", "min(p, q)", "max(p, q)", "min(n, m, 1)", "max(n, m, 1)",
     "n // m", "n % m", "q // p", "q % p", "n / m", "n << m", "n >> m", "n & m", "n | m", "n ^ m",
+    "math.ldexp(p, m)", "math.modf(q)[0] + 10 * math.modf(q)[1]", "math.remainder(n, m)",
+    "math.frexp(q)[0] + 10 * math.frexp(q)[1]", "pow(n, 2)", "round(q * 7, 1)", "sum((n, p, q))",
     "~n", "-n", "+q", "math.pi * math.e + math.tau + math.inf", "complex(p, q).imag",
     "(n < m) + 2 * (n <= m) + 4 * (n > m) + 8 * (n >= m) + 16 * (n == m) + 32 * (n != m)",
 )  # fmt: skip
@@ -244,6 +246,25 @@ SPECIAL: list[tuple[str, Any, Any]] = [
     ("libdevice.fast_log2f(p)", 0.125, -3.0), ("libdevice.fast_fdividef(p, 4.0)", 3.0, 0.75),
     ("libdevice.fast_exp10f(p)", 2.0, 100.0), ("libdevice.exp10(p)", -2.0, 0.01),
     ("math.remainder(p, 0.0)", 5.0, NAN), ("sum((p, float32(1), -p))", np.float32(1e8), 1.0),
+    # 3 + 4i has the size 5; of 16, the logarithm to the base 4 is 2; a half cannot hold 2049, or 4097
+    ("(cuda.float32x2(p, 7).y + cuda.int4(1, p, 3, 4).y) / 4", 2.5, 9 / 4),
+    ("cuda.float64x4(cuda.double2(1, p), 3, 4).y", 2.5, 2.5), ("cuda.uchar3(1, 2, p).z", 259, 3),
+    ("cuda.fp16.hadd(p, 1) + cuda.fp16.hfma(p, 2, 1)", 2048.0, 2048.0 + 4096.0),
+    ("cuda.fp16.hgt(p, 2) + 2 * cuda.fp16.hle(p, 2)", 3.0, 1),
+    ("cuda.fp16.hmax(p, 2) + cuda.fp16.hrcp(4)", 1.0, 2.25), ("cuda.fp16.habs(p)", -1.5, 1.5),
+    ("cmath.polar(complex(p, 4))[0] + cmath.phase(complex(0, p)) / math.pi", 3.0, 5.5),
+    ("cmath.sqrt(complex(p, 0)).imag", -4.0, 2.0), ("cmath.log(complex(p, 0), 4).real", 16.0, 2.0),
+    ("cmath.isinf(complex(p, math.inf)) + 2 * cmath.isnan(complex(p, 1))", NAN, 3),
+    ("libdevice.sincos(p)[1] + libdevice.sad(int32(p - 3), 4, 5)", 0.0, 13.0),
+    ("np.logical_xor(p, 2) + 2 * np.signbit(p) + 4 * np.logical_not(p)", -0.0, 1 + 2 + 4),
+    ("np.reciprocal(p) + np.sign(p) + np.rint(p)", -2.5, -0.4 - 1 - 2),
+    ("np.fmin(p, 1.0) + np.fmax(2.0, p)", NAN, 3.0), ("np.divide(p, 2)", 3, 1.5),
+    ("min(1.0, p, 2.0)", NAN, 1.0), ("math.isnan(min(p, 1.0, 2.0))", NAN, True),
+    ("round(p, 25)", 1.25, 1.25), ("round(p, -2)", 1250.0, 1200.0), ("round(p, 2)", INF, INF),
+    ("cuda.brev(cuda.blockDim.x)", 1, 2**31), ("cuda.ffs(uint64(p) << 40)", 1, 41),
+    ("cuda.popc(int8(p))", -1, 8), ("cuda.popc(p > 3)", 5, 1), ("cuda.clz(int32(p))", 1, 31),
+    ("-int8(p)", -128, -128), ("~uint8(p)", 1, 254),
+    ("uint8(p) - uint8(2)", 1, 2**64 - 1), ("uint32(p) >> 1", -2, 2**31 - 1), ("p << 3", 2**61, 0),
 ]  # fmt: skip
 
 
@@ -293,6 +314,7 @@ ATOMICS = {
     ("add", "uint64"): (5, [2] * 20, [*range(5, 45, 2)], 45),
     ("max", "int32"): (3, [1, 5, 2, 9] * 5, [3, 3, 5, 5, *[9] * 16], 9),
     ("min", "int64"): (3, [4, 2] * 10, [3, 3, *[2] * 18], 2),
+    ("nanmin", "float32"): (NAN, [5, 2, NAN], [NAN, 5, 2], 2),
     ("sub", "int32"): (-(2**31), [1, 5], [-(2**31), 2**31 - 1], 2**31 - 6),
     ("exch", "int64"): (7, [1, 2, 3], [7, 1, 2], 3),
     ("inc", "uint32"): (8, [9, 9, 9], [8, 9, 0], 1),

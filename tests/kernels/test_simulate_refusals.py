@@ -165,6 +165,36 @@ REFUSED: dict[str, str] = {
     "grid with another name": "v = cuda.grid(ndim=2, more=1)  # HERE",
     "attribute added to": "x.size += 1  # HERE",
     "atomic of bits of floats": "cuda.atomic.and_(out, 0, 1)  # HERE",
+    "a lock that nobody releases": (
+        "while cuda.atomic.max(out, 0, 0.0) < 500.0:  # HERE\n    pass"
+    ),
+    "argument given twice": "v = two(i, i, p=i)  # HERE",
+    "number spread": "v = min(*i)  # HERE",
+    "element deleted": "del x[0]  # HERE",
+    "beyond a range": "v = range(3)[5]  # HERE",
+    "step of each thread": "v = x[:: i + 1]  # HERE",
+    "too few for a slice": "out[2:5] = (1, 2)  # HERE",
+    "alignment": "v = cuda.shared.array(3, float32, 3)  # HERE",
+    "alignment, a variable": "v = cuda.local.array(3, float32, i)  # HERE",
+    "shuffle of truth values": "v = cuda.shfl_sync(0xFFFFFFFF, i > 3, 0)  # HERE",
+    "mask of floats": "v = cuda.any_sync(1.0, i)  # HERE",
+    "count of floats": "v = cuda.syncthreads_count(0.5)  # HERE",
+    "barrier of an array": "x.sync()  # HERE",
+    "number called": "v = i\nv(1)  # HERE",
+    "loop over a number": "for v in i:  # HERE\n    pass",
+    "number in an array": "v = i in x  # HERE",
+    "choice of two types": "v = cuda.selp(i > 3, 1, 2.0)  # HERE",
+    "another size": "v = x.reshape((3, 5))  # HERE",
+    "view of every second": "v = x[::2].view(int32)  # HERE",
+    "array or number": "v = x if i > 3 else 1  # HERE",
+    "tuples of two lengths": "v = (1, 2)\nif i > 3:\n    v = (1, 2, 3)  # HERE",
+    "too much shared in all": (
+        "v = cuda.shared.array(58112, float32)\nw = cuda.shared.array(1, float32)  # HERE"
+    ),
+    "vector of too few": "v = cuda.float32x2(1)  # HERE",
+    "second line of a statement": "v = (i +\n     undefined_name)  # HERE",
+    "inside a function inside": "def inner(p):\n    return p[0]  # HERE\nv = inner(i)",
+    "sum of a number": "v = sum(i)  # HERE",
 }  # fmt: skip
 # What numba-cuda compiles and the simulator does not support yet; supported rows leave the table.
 NOT_YET: dict[str, str] = {
@@ -173,6 +203,7 @@ NOT_YET: dict[str, str] = {
     "const of an argument": "v = cuda.const.array_like(x)  # HERE",
     "bits of a float": "v = cuda.popc(1.5)  # HERE",
     "value for some threads": "out[i] = half(x[i])  # HERE?",
+    "value for some, nothing for others": "out[i] = half_plain(x[i])  # HERE?",
     "float range": "for k in range(0.5):  # HERE\n    pass",
     "kind changes": "v = x\nif i > 3:\n    v = 1  # HERE\nout[i] = 0",
 }  # fmt: skip

@@ -161,6 +161,16 @@ TEXTS = (
     "divmod(i, 7)[1]", "sum((i, 2, 3))", "min((i, 3))", "round(x * i, 1)", "i.bit_count()",
     "m.T[1, 2]", "m[::-1][0, 1]", "a[::3][i % 9]", "m.reshape((4, 3))[1, i % 3]", "m.sum() + i",
     "(m[0] if i % 2 else m[1])[i % 3]", "(m, m.T)[0][i % 2, 1]", "x.real + x.imag",
+    "len((i, n)) + len(range(i, 99, 2))", "range(3, n)[i % 5] + range(n)[-1]", "m[1:].nbytes + i",
+    "m.strides[0] - m[::-1, ::2].strides[1]", "m[::-1].strides[0] + m.T.strides[0] + m.itemsize",
+    "m.view(a.dtype)[0, i % 4]", "m.max() - m.mean() + m.std()", "a.argmax() + 10 * a.argmin()",
+    "m.any() + 2 * m.all() + m.var()", "a[3:6].prod()", "round(17.5 * i, -1)", "round(i / 7, 3)",
+    "divmod(-i, 7)[0]", "sum((i, x))", "(i, n) != (3, n)", "(i, 2, 3) <= (i, 2)", "(i, 1) > (i, 0)",
+    "i not in (3, n)", "i is not None", "isinstance(complex(x, i), complex)", "2 ** (i % 9)",
+    "(x + 2j * i).conjugate().imag", "abs(complex(3, 4) * i)", "a[i % 5 :].size", "m[i % 3].sum()",
+    "True and i", "x and i > 3", "-True + i", "(i > 3) ^ True", "i ** 0.5", "i == x + 0.5",
+    "1 <= x <= 2 < i", "(lambda *r: r[1] + len(r))(1, i, 2)", "PAIR[-1] + PAIR[:1][0]",
+    "(lambda p, /, q: p - q)(i, q=3)", "int(-x * i)", "(w := (i, n))[0] + w[1]",
 )  # fmt: skip
 
 
@@ -282,6 +292,43 @@ BODIES = {
         "            t += m\n            if t > 50:\n                break\n"
         "        else:\n            t += 7"
     ),
+    "a loop's else after a while": (
+        "t, k = 0, 0\nwhile k < i % 4:\n    k += 1\n    if k == 3:\n        break\n"
+        "else:\n    t = 100\nt += k"
+    ),
+    "a function that leaves an endless loop": (
+        "def f(v):\n    while True:\n        v += 3\n        if v > 20:\n"
+        "            return v\nt = f(i)"
+    ),
+    "a function that returns nothing": (
+        "def f(v):\n    if v > 3:\n        out[v] = v\n        return None\n    out[v] = -v\n"
+        "f(i)\nt = out[i] + 1"
+    ),
+    "a function of two types": (
+        "def f(v):\n    if v % 2:\n        return 0.5\n    return v\nt = f(i) // 2 + f(i)"
+    ),
+    "what a function sees of the variables around it": (
+        "t = 1\ndef later(v, w=t):\n    return 100 * v + 10 * w + t\nt = 5\nt = later(i)"
+    ),
+    "modules and functions under names of their own": (
+        "import math as m, operator\nfrom math import floor as down\nkind, f, g = float, abs, max\n"
+        "t = m.ceil(i / 3) + down(i / 2) + operator.sub(i, 3) + operator.and_(i, 6)\n"
+        "t += kind(i) / 2 + f(-i) + g(i, 5)"
+    ),
+    "deleted, and unused": "v = i\ndel v\na[i % n - n]\ni > 3\n(t := i + 1)\nt + 1",
+    "counted from a start by name": (
+        "t = 0\nfor k, v in enumerate(a[:4], start=i):\n    t += k * v\n"
+        "for k, (v, w) in enumerate(zip(a, (1, 2))):\n    t += k * v * w"
+    ),
+    "tuples that differ between threads": (
+        "p = (i, (n, 2))\nif i > 4:\n    p = (0, (i, 3))\nt = p[0] + p[1][0] * p[1][1]\n"
+        "q = (1, i)\nq += (n,)\nt += q[2] + len(q)"
+    ),
+    "spread over parameters": (
+        "p = (1, i)\ndef f(x, y, z=3):\n    return x + 10 * y + 100 * z\n"
+        "t = f(*p) + f(*p, 4) + f(0, *p) + f(y=i, x=2)"
+    ),
+    "an array that is chosen": "b = a[1:4] if i % 2 else a[5:9]\nt = b.size + b[-1]",
     "a builtin by another name": (
         "t = i\nif i > 0:\n    for k in range(9):\n        t = lower(t + k, 30 - t)"
     ),
@@ -435,16 +482,16 @@ def exchanges(out):
     t = cuda.threadIdx.x
     v = int64(10 * t)
     row = out[t]
-    row[0] = cuda.shfl_sync(0xFFFFFFFF, v, 3)
+    row[0] = cuda.shfl_sync(0xFFFFFFFF, v, 32 + 3)
     row[1] = cuda.shfl_up_sync(0xFFFFFFFF, v, 2)
     row[2] = cuda.shfl_down_sync(0xFFFFFFFF, v, 5)
     row[3] = cuda.shfl_xor_sync(0xFFFFFFFF, v, 9)
     row[4] = cuda.all_sync(0xFFFFFFFF, t >= 32)
     row[5] = cuda.any_sync(0xFFFFFFFF, t == 40)
-    row[6] = cuda.eq_sync(0xFFFFFFFF, t < 40)
+    row[6] = cuda.eq_sync(0xFFFFFFFF, t < 40) + 2 * cuda.eq_sync(0xFFFFFFFF, t < 0)
     row[7] = cuda.ballot_sync(0xFFFFFFFF, t % 4 == 1)
     row[8] = cuda.match_any_sync(0xFFFFFFFF, t // 8)
-    row[9] = cuda.lanemask_lt()
+    row[9], (row[14], row[15]) = cuda.lanemask_lt(), cuda.match_all_sync(0xFFFFFFFF, t // 36)
     row[10] = cuda.syncthreads_count(int32(t % 3))
     row[11] = cuda.syncthreads_and(int32(t < 63)) + 2 * cuda.syncthreads_and(int32(t < 64))
     row[12] = cuda.syncthreads_or(int32(t == 63)) + 2 * cuda.syncthreads_or((t + 1) << 32)
@@ -453,16 +500,20 @@ def exchanges(out):
 
 
 def test_what_lanes_give_each_other() -> None:
-    """By hand, for each of two warps; a lane that reads beyond its warp keeps its own value."""
-    out = np.zeros((64, 14), np.int64)
+    """By hand, for each of two warps; a lane that reads beyond its warp keeps its own value.
+
+    Of the number of a lane, the low five bits count. All votes are equal if none is true.
+    """
+    out = np.zeros((64, 16), np.int64)
     s = simulate(exchanges, 1, 64, out)
     assert (s.findings, s.totals.barriers) == ((), 5)
     for t, row in enumerate(out.tolist()):
         first, lane = t // 32 * 32, t % 32
         up, down = t - 2 if lane >= 2 else t, t + 5 if lane < 27 else t
         assert row[:4] == [10 * (first + 3), 10 * up, 10 * down, 10 * (first + (lane ^ 9))]
-        assert row[4:8] == [first == 32, first == 32, first == 0, 0x22222222]
+        assert row[4:8] == [first == 32, first == 32, 2 + (first == 0), 0x22222222]
         # The match is an int32, whose highest bit is the sign; a vote sees 32 bits.
         # 42 of 64 numbers have a nonzero remainder modulo 3.
         assert (row[8] & 0xFFFFFFFF, row[9]) == (0xFF << lane // 8 * 8, 2**lane - 1)
-        assert row[10:] == [42, 2, 1, 0xAAAAAAAA if t % 2 else 0]
+        # lane 36 and those after it divide the second warp: no lanes, and no match
+        assert row[10:] == [42, 2, 1, 0xAAAAAAAA if t % 2 else 0, -(first == 0), first == 0]
