@@ -615,6 +615,13 @@ BUGS = [
     ),
     bug(
         "last_block_done",
+        ("cuda.threadfence()  # before the ticket", "cuda.threadfence_block()  # too near"),
+        kind="race",
+        at=("part[cuda.blockIdx.x] =", "+= part[k]"),
+        launch=1,
+    ),
+    bug(
+        "last_block_done",
         ("last[0] == cuda.gridDim.x - 1", "last[0] == cuda.gridDim.x - 2"),
         kind="race",
         at=("part[cuda.blockIdx.x] =", "+= part[k]"),

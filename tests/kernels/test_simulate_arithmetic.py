@@ -246,7 +246,7 @@ SPECIAL: list[tuple[str, Any, Any]] = [
     ("libdevice.fast_log2f(p)", 0.125, -3.0), ("libdevice.fast_fdividef(p, 4.0)", 3.0, 0.75),
     ("libdevice.fast_exp10f(p)", 2.0, 100.0), ("libdevice.exp10(p)", -2.0, 0.01),
     ("math.remainder(p, 0.0)", 5.0, NAN), ("sum((p, float32(1), -p))", np.float32(1e8), 1.0),
-    # 3 + 4i has the size 5; of 16, the logarithm to the base 4 is 2; a half cannot hold 2049, or 4097
+    # 3 + 4i has the size 5; of 16, the logarithm to the base 4 is 2; a half holds no 2049 or 4097
     ("(cuda.float32x2(p, 7).y + cuda.int4(1, p, 3, 4).y) / 4", 2.5, 9 / 4),
     ("cuda.float64x4(cuda.double2(1, p), 3, 4).y", 2.5, 2.5), ("cuda.uchar3(1, 2, p).z", 259, 3),
     ("cuda.fp16.hadd(p, 1) + cuda.fp16.hfma(p, 2, 1)", 2048.0, 2048.0 + 4096.0),

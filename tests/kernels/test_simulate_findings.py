@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from gpulab.errors import KernelError
 from gpulab.kernels import Simulation, cuda, float32, int32, int64, simulate
-from kernel_case import line_of, zeros
+from kernel_case import function_of, line_of, zeros
 from seeded_bugs import BUGS, Bug
 
-ALL = 0xFFFFFFFF
+ALL, HEADER = 0xFFFFFFFF, "from gpulab.kernels import cuda\n"
 
 
 @pytest.mark.parametrize(
@@ -222,6 +222,68 @@ FAULTY: dict[str, tuple] = {
     "race of two sizes": (
         halves, 1, 32, lambda: (np.arange(32), zeros(32, dtype=np.int64)), HALVES,
     ),
+    # One thread of 24 blocks of 60: its x is 3 * 3 + 1, its y is 2 * 4 + 2, its z is 1 * 5 + 3.
+    "bounds in space": (
+        function_of(
+            f"{HEADER}def kernel(a):\n    i, j, k = cuda.grid(3)\n"
+            "    if i == 10 and j == 10 and k == 8:\n        a[k, j, i] = 1  # one\n"
+        ), (4, 3, 2), (3, 4, 5), lambda: (zeros(8, 12, 12),),
+        [("one", "a", (8, 10, 10), [((1, 2, 3), (3, 2, 1))], 1)],
+    ),
+    # Threads 30 and 31 leave the one array, and 29 to 31 the other.
+    "bounds of two arrays": (
+        function_of(
+            f"{HEADER}def kernel(x, y, out):\n    i = cuda.grid(1)\n"
+            "    out[i] = x[i + 30] + y[i + 31]  # sum\n"
+        ), 1, 32, lambda: (zeros(60), zeros(60), zeros(32)),
+        [("sum", "x", (60,), [(30, 0)], 2), ("sum", "y", (60,), [(29, 0)], 3)],
+    ),
+    # Row 1 of 4 rows of 6: in C order, elements 8 and 9, whatever the layout. Of 16 threads one wins.
+    "race of a layout": (
+        function_of(
+            f"{HEADER}def kernel(several):\n    t = cuda.threadIdx.x\n"
+            "    several[1][0][1, 2 + t // 16] = t  # store\n"
+        ), 1, 32, lambda: ((1, (np.asfortranarray(zeros(4, 6))[::-1],)),),
+        [(("store", "store"), "several[1][0]", (8,), [(0, 0), (15, 0)], 30)],
+    ),
+    # What is compared is read from another element than the one that is swapped.
+    "race beside a swap": (
+        function_of(
+            f"{HEADER}def kernel(x):\n    old = x[1]  # read\n    cuda.atomic.cas(x, 0, old, 3)\n"
+            "    cuda.atomic.add(x, 1, 1)  # add\n"
+        ), 1, 32, lambda: (zeros(2, dtype=np.int32),),
+        [(("add", "read"), "x", (1,), [(0, 0), (31, 0)], 31)],
+    ),
+    "barrier of the grid": (
+        function_of(
+            f"{HEADER}def kernel(x):\n    if cuda.blockIdx.x > 0:\n"
+            "        cuda.cg.this_grid().sync()  # two\n"
+        ), 3, 2, lambda: (zeros(1),), [("two", "", (), [(0, 1), (0, 0)], 1)],
+    ),
+    # Lanes 8 to 31 call with a mask without them; then lanes 4 to 7 are named and do not come.
+    "barrier of lanes": (
+        function_of(
+            f"{HEADER}def kernel(x):\n    cuda.syncwarp(0xFF)  # all\n"
+            "    if cuda.threadIdx.x < 4:\n        cuda.syncwarp(0xFF)  # four\n"
+        ), 1, 32, lambda: (zeros(1),),
+        [("all", "", (), [(8, 0), (0, 0)], 1), ("four", "", (), [(0, 0), (4, 0)], 1)],
+    ),
+    # Each thread runs by itself. When none can go on, those that came first pass without the others,
+    # and end; the others are then all that are left.
+    "barrier in turns": (
+        function_of(
+            f"{HEADER}def kernel(lock):\n    while cuda.atomic.cas(lock, 0, 0, 1) != 0:\n"
+            "        pass\n    cuda.atomic.exch(lock, 0, 0)\n    if cuda.threadIdx.x < 3:\n"
+            "        cuda.syncthreads()  # few\n    else:\n        cuda.syncthreads()\n"
+        ), 1, 8, lambda: (zeros(1, dtype=np.int32),), [("few", "", (), [(0, 0), (3, 0)], 1)],
+    ),
+    "exception with words": (
+        function_of(
+            f"{HEADER}def kernel(x):\n    assert cuda.threadIdx.x < 9, 'too far'  # words\n"
+            "    if cuda.threadIdx.x > 3:\n        raise ValueError  # class\n"
+        ), 1, 32, lambda: (zeros(1),),
+        [("words", "", (), [(9, 0)], 23), ("class", "", (), [(4, 0)], 5)],
+    ),
 }  # fmt: skip
 
 
@@ -242,7 +304,10 @@ def test_a_finding_names_line_array_index_threads_and_count(name: str) -> None:
     wanted = set()
     for marks, array, index, threads, count in expected:
         line, *other = (_mark(kernel, m) for m in ((marks,) if isinstance(marks, str) else marks))
-        who = frozenset(((b, 0, 0), (t, 0, 0)) for t, b in threads)
+        who = frozenset(
+            tuple((*np.atleast_1d(place).tolist(), 0, 0)[:3] for place in (b, t))
+            for t, b in threads
+        )
         wanted.add(
             (name.split(" ", maxsplit=1)[0], line, *(other or [None]), array, index, who, count)
         )

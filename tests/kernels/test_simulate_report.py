@@ -58,6 +58,14 @@ NOTED = {
     "more than that": "a = cuda.shared.array(12289, float32)\na[0] = n\nx[0] = a[0]",
     "a shape to compute": "a = cuda.local.array(SIZE + 1, float32)\na[0] = n\nx[0] = a[0]",
     "a shape of numbers alone": "a = cuda.local.array(4 * 2, float32)\na[0] = n\nx[0] = a[0]",
+    "a swap of what was read": (
+        "a = cuda.shared.array(2, uint64)\na[0] = a[1] = 1\nold = uint64(a[0])\n"
+        "cuda.atomic.cas(a, 0, old, 3)\nold = a[1]\ncuda.atomic.cas(a, 0, old, 3)"
+    ),
+    "a swap of what was read by a row": (
+        "a = cuda.shared.array((2, 2), uint64)\na[0, 1] = n\nold = a[0, 1]\n"
+        "cuda.atomic.cas(a, (0, 1), old, 3)\ncuda.atomic.cas(a, (1, 0), a[0, 1], 3)"
+    ),
     "a barrier in a test": (
         "k = 0\nwhile cuda.syncthreads_or(k):\n    if k == 2:\n        continue\n    k += 1"
     ),
