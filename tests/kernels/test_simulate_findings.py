@@ -238,7 +238,7 @@ FAULTY: dict[str, tuple] = {
         ), 1, 32, lambda: (zeros(60), zeros(60), zeros(32)),
         [("sum", "x", (60,), [(30, 0)], 2), ("sum", "y", (60,), [(29, 0)], 3)],
     ),
-    # Row 1 of 4 rows of 6: in C order, elements 8 and 9, whatever the layout. Of 16 threads one wins.
+    # Row 1 of 4 rows of 6: in C order elements 8 and 9, in any layout. Of 16 threads one wins.
     "race of a layout": (
         function_of(
             f"{HEADER}def kernel(several):\n    t = cuda.threadIdx.x\n"
@@ -268,8 +268,8 @@ FAULTY: dict[str, tuple] = {
         ), 1, 32, lambda: (zeros(1),),
         [("all", "", (), [(8, 0), (0, 0)], 1), ("four", "", (), [(0, 0), (4, 0)], 1)],
     ),
-    # Each thread runs by itself. When none can go on, those that came first pass without the others,
-    # and end; the others are then all that are left.
+    # Each thread runs by itself. When none can go on, those that came first pass without the
+    # others, and end; the others are then all that are left.
     "barrier in turns": (
         function_of(
             f"{HEADER}def kernel(lock):\n    while cuda.atomic.cas(lock, 0, 0, 1) != 0:\n"

@@ -216,14 +216,19 @@ def test_a_name_outside_of_the_kernel_has_its_present_value() -> None:
     kernel = function_of(SCALED)
     names, compiled = kernel.__globals__, cuda.jit(kernel)
     assert run(kernel) == run(compiled) == [2311, 2321, 2331]
-    names["FACTOR"] = 1.5
-    assert run(kernel) == [1761, 1771, 1781]
-    names["TABLE"][1] = 7
-    assert run(kernel) == [1761, 1831, 1781]
-    names["TABLE"], names["PAIR"] = np.zeros(6)[::2], (5, np.array([1]))
-    assert run(kernel) == [1756] * 3
-    names["helper"] = function_of("def other(x):\n    return 0\n", "other")
-    assert run(kernel) == run(cuda.jit(kernel)) == [1506] * 3
+    zero, one = (function_of(f"def other(x):\n    return {n}\n", "other") for n in (0, 1))
+    for owner, name, value, expected in (
+        (names, "FACTOR", 1.5, [1761, 1771, 1781]),
+        (names["TABLE"], 1, 7, [1761, 1831, 1781]),
+        (names["PAIR"][1], 0, 9, [1763, 1833, 1783]),
+        (names, "TABLE", np.zeros(6)[::2], [1763] * 3),
+        (names, "PAIR", (5, np.array([1])), [1756] * 3),
+        (names, "helper", zero, [1506] * 3),
+    ):
+        owner[name] = value
+        assert run(kernel) == run(cuda.jit(kernel)) == expected
+    zero.__code__ = one.__code__
+    assert run(kernel) == [1606] * 3
     del names["FACTOR"]
     assert run(compiled) == [2311, 2321, 2331]
     with pytest.raises(KernelError, match="FACTOR"):
@@ -257,21 +262,39 @@ def test_an_edited_cell_and_each_closure_count_for_themselves() -> None:
     assert (run(kernel), simulate(kernel, 1, 32, zeros(32)).shared_bytes) == ([1] * 3, 256)
 
 
-def test_a_device_function_in_another_file_keeps_its_lines() -> None:
-    """By hand: 16 of 32 lanes are within bounds, of four sectors; a note names the file."""
-    text = "\n\ndef second(x, i):\n    return x[2 * i]\n"
-    second = function_of(text, "second", "of_another_file.py")
-    body = "    i = cuda.grid(1)\n    out[i] = second(x, i)\n"
+def test_device_functions_in_other_files_keep_their_lines() -> None:
+    """By hand: 16 and 11 of 32 lanes are within bounds, of four sectors; a note names each file.
+
+    Elements 2 to 30 that are even, or a multiple of three, are read by an earlier thread and then
+    written; element 2, the first, was read by thread 1 in the other file.
+    """
+    texts = {
+        "second": ("\n\ndef second(x, i):\n    return x[2 * i]\n", "of_another_file.py"),
+        "third": ("def third(x, i):\n    return x[3 * i]\n", "of_a_third.py"),
+    }
+    body = "    i = cuda.grid(1)\n    out[i] = second(x, i) + third(x, i)\n    x[i] = i\n"
     kernel = function_of(f"{HEADER}def kernel(out, x):\n{body}")
-    kernel.__globals__["second"] = second
+    kernel.__globals__.update({n: function_of(text, n, file) for n, (text, file) in texts.items()})
     s = simulate(kernel, 1, 32, zeros(32), zeros(32))
-    (finding,) = s.findings
-    assert (finding.kind, finding.code, finding.count) == ("bounds", "return x[2 * i]", 16)
-    assert (finding.place, s.lines[finding.line].global_load_sectors) == (
-        "line 4 of of_another_file.py",
-        4,
+    assert [(f.kind, f.line, f.other_line, f.place, f.code, f.count) for f in s.findings] == [
+        ("race", 7, 1_000_004, "line 7", "x[i] = i", 15 + 10 - 5),
+        ("bounds", 1_000_004, None, "line 4 of of_another_file.py", "return x[2 * i]", 16),
+        ("bounds", 2_000_002, None, "line 2 of of_a_third.py", "return x[3 * i]", 32 - 11),
+    ]
+    assert (
+        "here and in line 4 of of_another_file.py," in s.findings[0].message,
+        [s.lines[f.line].global_load_sectors for f in s.findings[1:]],
+    ) == (True, [4, 4])
+    assert s.notes == tuple(
+        f"lines from {n:,} on are those of {file}, counted from its first line"
+        for n, (_, file) in zip((1_000_001, 2_000_001), texts.values(), strict=True)
     )
-    assert "of_another_file.py" in s.notes[0]
+    kernel.__globals__["third"] = function_of(
+        "\ndef third(x, i):\n    return x.no\n", "third", "a.py"
+    )
+    with pytest.raises(KernelError, match=r"^third, line 3 of a.py `return x.no`: ") as refused:
+        simulate(kernel, 1, 32, zeros(32), zeros(32))
+    assert refused.value.line == 3
 
 
 WITHOUT_NUMBA = """
