@@ -330,11 +330,11 @@ ATOMICS = {
 def test_an_atomic_by_hand(operation: str, name: str, asked: bool) -> None:
     """Lanes take their turns in order, whether or not they ask for what was there."""
     begin, given, seen, stays = ATOMICS[operation, name]
-    call = f"cuda.atomic.{operation}(data, 1, given[i])"
+    call = f"cuda.atomic.{operation}(data{', (0, 1)' if asked else '[0], 1'}, given[i])"
     text = f"def kernel(data, given, old):\n    i = cuda.grid(1)\n    {'old[i] = ' * asked}{call}\n"
-    data, old = np.array([77, begin, 77], name), np.zeros(len(given), name)
+    data, old = np.array([[77, begin, 77]], name), np.zeros(len(given), name)
     simulate(function_of(HEADER + text), 1, len(given), data, np.array(given).astype(name), old)
-    np.testing.assert_array_equal(data, np.array([77, stays, 77], name))
+    np.testing.assert_array_equal(data, np.array([[77, stays, 77]], name))
     np.testing.assert_array_equal(old, np.array(seen, name) if asked else 0)
 
 
@@ -366,6 +366,9 @@ TYPED: list[tuple[str, str, Any, float]] = [
     ("int32", "out[0] = cuda.clz(p) + p", 0xFFFFFFFF, -1), ("int32", "out[0] = p // 2", 7.9, 3),
     ("float32", "out[0] = p * p", 0.1, float(SINGLE * SINGLE)),
     ("float64", "out[0] = half(p)", 7.9, 3),
+    # of two declarations, that to which p is converted without a loss
+    ("int32)', 'void(float64[:], float64", "out[0] = p / 2", 7.5, 3.75),
+    ("float32)', 'void(float64[:], int64", "out[0] = p // 2", 2**24 + 3, 2**23 + 1),
     (
         "float32", "v = p\n    if p > 3:\n        v = 0.1\n    out[0] = v * v", 0.1,
         float(SINGLE) ** 2,
@@ -385,6 +388,6 @@ def test_types_are_those_that_are_declared_or_that_meet(
         function_of(
             f"{HEADER}from numba import cuda\n"
             "@cuda.jit('int32(int32)', device=True)\ndef half(v):\n    return v / 2\n\n"
-            f"@cuda.jit('void(float64[:], {kind})')\ndef kernel(out, p):\n    {body}\n"
+            f"@cuda.jit(['void(float64[:], {kind})'])\ndef kernel(out, p):\n    {body}\n"
         )[1, 1](out, p)
     assert out[0] == expected

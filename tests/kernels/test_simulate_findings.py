@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -242,8 +242,12 @@ FAULTY: dict[str, tuple] = {
     "race of a layout": (
         function_of(
             f"{HEADER}def kernel(several):\n    t = cuda.threadIdx.x\n"
-            "    several[1][0][1, 2 + t // 16] = t  # store\n"
-        ), 1, 32, lambda: ((1, (np.asfortranarray(zeros(4, 6))[::-1],)),),
+            "    several.arrays[0][several.row, 2 + t // 16] = t  # store\n"
+        ), 1, 32, lambda: (
+            NamedTuple("Several", [("row", int), ("arrays", tuple)])(
+                1, (np.asfortranarray(zeros(4, 6))[::-1],)
+            ),
+        ),
         [(("store", "store"), "several[1][0]", (8,), [(0, 0), (15, 0)], 30)],
     ),
     # What is compared is read from another element than the one that is swapped.

@@ -380,16 +380,21 @@ def test_what_stop_raises_comes_out_and_arrays_are_as_before(error: Any, threads
     assert (out == 7.0).all()
 
 
-@pytest.mark.parametrize("threads", [1, 70])
-def test_the_bound_of_statements_is_exact(threads: int) -> None:
-    """By hand: three statements, 601 tests and 600 additions, each counted once for all warps."""
+@pytest.mark.parametrize(("threads", "blocks"), [(1, 132 * 32 + 1), (70, 1)])
+def test_the_bound_of_statements_is_exact(threads: int, blocks: int) -> None:
+    """By hand: three statements, 601 tests and 600 additions, each counted once for all warps.
+
+    It holds for each batch of blocks: 132 multiprocessors have room for 32 each.
+    """
     body = "    k = 0\n    m = 1\n    while k < 600:\n        k += m\n    out[0] = 600\n"
     out = np.zeros(70)
-    simulate(function_of(f"def kernel(out):\n{body}"), 1, threads, out, max_steps=3 + 601 + 600)
+    simulate(
+        function_of(f"def kernel(out):\n{body}"), blocks, threads, out, max_steps=3 + 601 + 600
+    )
     assert out[0] == 600
     with pytest.raises(KernelError, match="max_steps"):
         simulate(
-            function_of(f"def kernel(out):\n{body}"), 1, threads, out, max_steps=3 + 601 + 600 - 1
+            function_of(f"def kernel(out):\n{body}"), blocks, threads, out, max_steps=3 + 601 + 599
         )
     with pytest.raises(KernelError):
         simulate(long, 1, threads, np.zeros(1), out, max_steps=9_000)

@@ -132,7 +132,20 @@ def test_equal_blocks_count_equally(text: str, seed: int) -> None:
 
 # -- expressions, statements, indices: Python itself is the reference ------------------------------
 
-LANES, N = 40, 29
+# NAMED is what kernels that are made of statements name from outside.
+LANES, N, NAMED = (
+    40,
+    29,
+    """import enum, types
+import numpy as np
+lower, TABLE = min, np.arange(4.0)
+Kind, Color = enum.IntEnum("Kind", "SMALL BIG"), enum.Enum("Color", "RED BLUE")
+def plus(v):
+    return v + 1
+mod = types.ModuleType("mod")
+vars(mod).update(SIZE=3, plus=plus, TABLE=TABLE)
+""",
+)
 A, M, PAIR = (np.arange(N) * 7) % 11, np.arange(12.0).reshape(3, 4), (5, 2.5)
 # i is the thread; threads from 29 on have no element of a. m is a 3 x 4 matrix.
 TEXTS = (
@@ -328,6 +341,16 @@ BODIES = {
         "p = (1, i)\ndef f(x, y, z=3):\n    return x + 10 * y + 100 * z\n"
         "t = f(*p) + f(*p, 4) + f(0, *p) + f(y=i, x=2)"
     ),
+    "members of enumerations": (
+        "t = Kind.BIG + 10 * Kind['SMALL'] + 100 * (Kind.BIG is Kind.BIG) + Color.BLUE.value * i\n"
+        "t += (Color.RED is Color.RED) + 2 * (Color.RED == Color.BLUE) + 4 * (Kind.BIG == i)\n"
+        "if (Kind.SMALL if i % 2 else Kind.BIG) == Kind.BIG:\n    t += 1000"
+    ),
+    "through a module": "t = mod.SIZE * i + mod.plus(i) + mod.TABLE[i % 4] + mod.TABLE.size",
+    "arrays of two types, unrolled": (
+        "from numba import literal_unroll as each\nt = 0\nfor v in each((a, TABLE)):\n"
+        "    t += v[i % 4] * v.size"
+    ),
     "an array that is chosen": "b = a[1:4] if i % 2 else a[5:9]\nt = b.size + b[-1]",
     "a builtin by another name": (
         "t = i\nif i > 0:\n    for k in range(9):\n        t = lower(t + k, 30 - t)"
@@ -340,7 +363,7 @@ BODIES = {
 def test_statements_do_what_python_does(name: str, block: int) -> None:
     """Results equal Python's where lanes diverge and reconverge; nothing is found."""
     body = textwrap.indent(BODIES[name], "    ")
-    text = f"lower = min\ndef kernel(out, a, n):\n    i = cuda.grid(1)\n{body}\n    out[i] = t\n"
+    text = f"{NAMED}def kernel(out, a, n):\n    i = cuda.grid(1)\n{body}\n    out[i] = t\n"
     out, expected = np.full((2, 48), -7.0)
     for i in range(2 * block):
         names: dict[str, Any] = {"cuda": types.SimpleNamespace(grid=lambda _, i=i: i)}
