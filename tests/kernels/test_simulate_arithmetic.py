@@ -250,7 +250,7 @@ SPECIAL: list[tuple[str, Any, Any]] = [
     ("(cuda.float32x2(p, 7).y + cuda.int4(1, p, 3, 4).y) / 4", 2.5, 9 / 4),
     ("cuda.float64x4(cuda.double2(1, p), 3, 4).y", 2.5, 2.5), ("cuda.uchar3(1, 2, p).z", 259, 3),
     ("cuda.fp16.hadd(p, 1) + cuda.fp16.hfma(p, 2, 1)", 2048.0, 2048.0 + 4096.0),
-    ("cuda.fp16.hgt(p, 2) + 2 * cuda.fp16.hle(p, 2)", 3.0, 1),
+    ("cuda.fp16.hgt(p, 2) + 2 * cuda.fp16.hle(p, 2) + 4 * cuda.fp16.hge(p, 2)", 2.0, 2 + 4),
     ("cuda.fp16.hmax(p, 2) + cuda.fp16.hrcp(4)", 1.0, 2.25), ("cuda.fp16.habs(p)", -1.5, 1.5),
     ("cmath.polar(complex(p, 4))[0] + cmath.phase(complex(0, p)) / math.pi", 3.0, 5.5),
     ("cmath.sqrt(complex(p, 0)).imag", -4.0, 2.0), ("cmath.log(complex(p, 0), 4).real", 16.0, 2.0),
@@ -368,7 +368,7 @@ TYPED: list[tuple[str, str, Any, float]] = [
     ("float64", "out[0] = half(p)", 7.9, 3),
     # of two declarations, that to which p is converted without a loss
     ("int32)', 'void(float64[:], float64", "out[0] = p / 2", 7.5, 3.75),
-    ("float32)', 'void(float64[:], int64", "out[0] = p // 2", 2**24 + 3, 2**23 + 1),
+    ("int8)', 'void(float64[:], float64", "out[0] = p / 8", 300, 37.5),
     (
         "float32", "v = p\n    if p > 3:\n        v = 0.1\n    out[0] = v * v", 0.1,
         float(SINGLE) ** 2,

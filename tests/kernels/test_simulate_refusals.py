@@ -171,7 +171,7 @@ REFUSED: dict[str, str] = {
     "argument given twice": "v = two(i, i, p=i)  # HERE",
     "number spread": "v = min(*i)  # HERE",
     "element deleted": "del x[0]  # HERE",
-    "beyond a range": "v = range(3)[5]  # HERE",
+    "beyond a range": "v = range(3)[3]  # HERE",
     "step of each thread": "v = x[:: i + 1]  # HERE",
     "too few for a slice": "out[2:5] = (1, 2)  # HERE",
     "alignment": "v = cuda.shared.array(3, float32, 3)  # HERE",
