@@ -261,7 +261,7 @@ SPECIAL: list[tuple[str, Any, Any]] = [
     ("np.fmin(p, 1.0) + np.fmax(2.0, p)", NAN, 3.0), ("np.divide(p, 2)", 3, 1.5),
     ("min(1.0, p, 2.0)", NAN, 1.0), ("math.isnan(min(p, 1.0, 2.0))", NAN, True),
     ("round(p, 25)", 1.25, 1.25), ("round(p, -2)", 1250.0, 1200.0), ("round(p, 2)", INF, INF),
-    ("cuda.brev(cuda.blockDim.x)", 1, 2**31), ("cuda.ffs(uint64(p) << 40)", 1, 41),
+    ("cuda.clz(cuda.blockDim.x)", 1, 31), ("cuda.ffs(uint64(p) << 40)", 1, 41),
     ("cuda.popc(int8(p))", -1, 8), ("cuda.popc(p > 3)", 5, 1), ("cuda.clz(int32(p))", 1, 31),
     ("-int8(p)", -128, -128), ("~uint8(p)", 1, 254),
     ("uint8(p) - uint8(2)", 1, 2**64 - 1), ("uint32(p) >> 1", -2, 2**31 - 1), ("p << 3", 2**61, 0),
