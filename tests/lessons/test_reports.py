@@ -38,8 +38,8 @@ def clocked() -> Any:
 
 def test_a_report_holds_what_was_done(tmp_path: Path, approved: Any, capsys: Any) -> None:
     """First answers, measurements, states, attempts, answers; the file reads back the same."""
-    for answer in (5, 6, 7):
-        lessons.predict("00.1", "How long?", unit="us").submit(answer)
+    for id, answer in (("9.1", 1), ("00.1", 5), ("00.1", 6), ("00.1", 7)):
+        lessons.predict(id, "How long?", unit="us").submit(answer)
     lessons.reveal("00.1", 8e-6, evidence=HERE)
     for id, answer in (("02.8", 1), ("02.8", 16), ("02.8", 1), ("02.5", clocked)):
         lessons.check(id, answer)
@@ -47,7 +47,7 @@ def test_a_report_holds_what_was_done(tmp_path: Path, approved: Any, capsys: Any
     names: dict[str, Any] = {}
     exec(compile(SOLVED, "<lost>", "exec"), names)
     lessons.check("07.10", names["weights"])  # its source is not available
-    assert [lessons.hint("02.5"), lessons.solution("02.5")] == [None, None]
+    assert [lessons.hint("02.5"), lessons.solution("02.5"), lessons.hint("02.2")] == [None] * 3
     capsys.readouterr()
     made = lessons.report(" Anna\t \nBerg\x07\u202e ", measure=False)
     file = lessons.write_report(made, tmp_path / "sub" / "a.json")
@@ -164,7 +164,7 @@ def test_the_command_names_its_files(tmp_path: Path, approved: Any, capsys: Any)
     for number, name in enumerate(names):
         (tmp_path / str(number)).mkdir()
         os.chdir(tmp_path / str(number))
-        extra = ["--doctor-only"] if number == 0 else []
+        extra = {0: ["--doctor-only"], 1: ["--notebook", "02"]}.get(number, [])
         assert cli.main(["report", "--no-measure", "--name", name, *extra]) == 0
         (file,) = Path.cwd().iterdir()
         assert len(file.name.encode()) < 200
@@ -240,7 +240,8 @@ def bad_files() -> dict[str, str | bytes]:
                 ("machine", "libraries", "\ud800"), "3"),
                 ("escape", ("machine", "libraries", "\x1b[2J\x1b[31mOWNED"), 3), ("long key",
                 ("machine", "libraries", "k" * 50_000), 3),
-                ("negative", ("checks", 0, "attempts"), -5), ("state", ("checks", 0, "state"),
+                ("negative", ("checks", 0, "attempts"), -5),
+                ("hints", ("checks", 0, "hints"), 10**6 + 1), ("state", ("checks", 0, "state"),
                 "perfect"),
                 ("below zero", ("predictions", 0, "predicted"), -1.0), ("large answer", ("checks",
                 0, "kept"), "x" * 200_000),
@@ -255,12 +256,16 @@ def test_each_bad_file_costs_one_sentence(tmp_path: Path, approved: Any) -> None
     """The sentence is printable and short; a good file is read; links and pipes are skipped."""
     for name, text in bad_files().items():
         write(tmp_path / "class", f"{name}.json", text)
-    write(
-        tmp_path / "class",
-        "good.json",  # a measured difference may be negative
-        changed(report_of(3), "predictions", 0, "measured", value=-1.0),
-    )
-    write(tmp_path / "class" / "inside", "notes.txt", "no report")
+    for name, text in {
+        # a measured difference may be negative; Windows' own tools write in UTF-16
+        "GOOD.JSON": json.dumps(
+            changed(report_of(3), "predictions", 0, "measured", value=-1.0)
+        ).encode("utf-16"),
+        # what systems put beside a file, and what tools keep
+        **dict.fromkeys(("._good.json", ".kept/good.json"), report_of(3, "Twice")),
+        **{f"inside/{k}.txt": "no report" for k in range(6)},
+    }.items():
+        write((tmp_path / "class" / name).parent, Path(name).name, text)
     secret = write(tmp_path, "secret.json", report_of(1))
     (tmp_path / "class" / "link.json").symlink_to(secret)
     (tmp_path / "class" / "linked").symlink_to(tmp_path)
@@ -294,25 +299,27 @@ def the_class(folder: Path) -> lessons.Classroom:
             ),
             *("checks", 0, "solution_shown"),
             value=True,
-        ),
+        )
+        | {"date": "2026-03-02T09:00:00-05:00"},  # four hours after a.json
     )
-    write(
+    write(  # without roofs, on another machine than the two before
         folder,
         "c.json",
-        report_of(3, "Anna Berg", {"03.10": "explained = 5"}, notebook="03", predictions=[]),
+        report_of(
+            3, "Anna Berg", {"03.10": "explained = 5"}, notebook="03", predictions=[], roofs=[]
+        ),
     )
     write(folder / "inside", "d.json", report_of(8, "Student 03", {}, predictions=[], roofs=[]))
     write(
         folder,
         "e.json",
-        changed(  # 00.1 is predicted, but not measured
-            changed(
-                report_of(4, "", {"02.8": "chunks = 1"}, gpulab_version="0.0.9"),
-                *("predictions", 0, "measured"),
-                value=None,
-            ),
-            *("predictions", 0, "measured_text"),
-            value="",
+        changed(  # 00.1 is predicted, but not measured, and its text is another one
+            report_of(4, "", {"02.8": "chunks = 1"}, gpulab_version="0.0.9"),
+            *("predictions", 0),
+            value={
+                **report_of(4)["predictions"][0],
+                **{"measured": None, "measured_text": "", "question": "Another?"},
+            },
         ),
     )
     write(folder, "f.json", "{}")
@@ -345,7 +352,9 @@ def test_a_name_is_text_wherever_it_is_shown(tmp_path: Path, approved: Any) -> N
     """In HTML no name becomes mark-up; in CSV none begins a formula, also after a semicolon."""
     for number, name in enumerate(NAMES):
         write(
-            tmp_path / "class", f"{number}.json", changed(report_of(1, "x", {}), "name", value=name)
+            tmp_path / "class",
+            f"={number}.json",
+            changed(report_of(1, "x", {}), "name", value=name),
         )
     room = lessons.classroom(tmp_path / "class")
     assert not [bad for bad in ("<script", "<img", "\u202e", "\x07") if bad in room._repr_html_()]
@@ -373,11 +382,12 @@ def test_the_class_command(tmp_path: Path, approved: Any, capsys: Any) -> None:
                 "--rubric",
                 str(rubric),
                 "--no-code",
+                *("--same-name", "later"),
             ]
         )
         == 0
     )
-    text = capsys.readouterr().out.replace(str(tmp_path), "HERE")
+    text = "".join(capsys.readouterr()).replace(str(tmp_path), "HERE").replace("\r", "\n")
     assert text + (tmp_path / "g.csv").read_text(encoding="utf-8") == approved
     for words in (["--no-code"], ["--rubric", str(rubric)], ["--grades", str(tmp_path)]):
         assert cli.main(["class", str(folder), *words]) != 0
@@ -397,8 +407,8 @@ def test_the_end_of_a_long_path_is_shown(tmp_path: Path) -> None:
     """In a platform's archive, all paths begin with the same long name."""
     for part in "ab":
         write(tmp_path / ("x" * 120) / part, "d.json", report_of(1, "Ann", {}))
-    ends = [student.name[-10:] for student in lessons.classroom(tmp_path).students]
-    assert ends == ["/a/d.json)", "/b/d.json)"]
+    room = lessons.classroom(f"~/{os.path.relpath(tmp_path, Path.home())}")
+    assert [student.name[-10:] for student in room.students] == ["/a/d.json)", "/b/d.json)"]
 
 
 def test_different_reports_with_one_name_are_not_merged(tmp_path: Path) -> None:
@@ -408,8 +418,13 @@ def test_different_reports_with_one_name_are_not_merged(tmp_path: Path) -> None:
         "Ben": ("1.json", "2.json"),
         "Cem": ("c/1.json", "c/2.json"),
     }
-    # Dana's two reports are from one student: their folder holds no other name.
-    for name, files in {**doubtful, "Eve": ("c/3.json",), "Dana": ("d/1.json", "d/2.json")}.items():
+    # Dana's two reports are from one student: their folder holds no other name. Fay's folder has
+    # the same name as Dana's, below her own.
+    for name, files in {
+        **doubtful,
+        **{"Eve": ("c/3.json",), "Fay": ("f/files/1.json",)},
+        "Dana": ("d/files/1.json", "d/files/2.json"),
+    }.items():
         for day, file in enumerate(files):
             made = report_of(day, name, {"02.8": f"chunks = {1 if day else 16}"})
             # a prediction of the student's own may have an exercise's number
@@ -427,8 +442,13 @@ def test_different_reports_with_one_name_are_not_merged(tmp_path: Path) -> None:
     apart = {
         f"{name} ({file})": 1.0 - k for name in doubtful for k, file in enumerate(doubtful[name])
     }
-    assert points() == {**dict.fromkeys(apart, 0.0), "Dana": 0.0, "Eve": 1.0}
-    assert points(same_name="apart") == {**apart, "Dana": 0.0, "Eve": 1.0}
-    assert points(same_name="later") == {**dict.fromkeys(doubtful, 0.0), "Dana": 0.0, "Eve": 1.0}
+    assert points() == {**dict.fromkeys(apart, 0.0), "Dana": 0.0, "Eve": 1.0, "Fay": 1.0}
+    assert points(same_name="apart") == {**apart, "Dana": 0.0, "Eve": 1.0, "Fay": 1.0}
+    assert points(same_name="later") == {
+        **dict.fromkeys(doubtful, 0.0),
+        "Dana": 0.0,
+        "Eve": 1.0,
+        "Fay": 1.0,
+    }
     with pytest.raises(InputError):
         lessons.classroom(tmp_path / "class", same_name="both")
