@@ -21,14 +21,12 @@ BESIDE = "02_data_transfer.new.ipynb"
 
 @pytest.fixture
 def course(tmp_path: Path) -> Path:
-    """A course of two notebooks and a picture, and a checkpoint that learners do not get."""
+    """A course of two notebooks and a picture, and files that learners do not get."""
     folder = tmp_path / "notebooks"
-    for place in ("images", ".ipynb_checkpoints"):
-        (folder / place).mkdir(parents=True)
-    for name in NAMES:
+    left_out = (".ipynb_checkpoints/x.ipynb", "__pycache__/x.pyc", "images/.x", "conftest.py")
+    for name in (*NAMES, "images/bus.svg", *left_out):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(f"{name}, first edition")
-    (folder / "images" / "bus.svg").write_text("<svg/>")
-    (folder / ".ipynb_checkpoints" / "x.ipynb").write_text("x")
     return folder
 
 
@@ -71,8 +69,7 @@ def test_reset_keeps_the_edited_notebook_under_a_dated_name(course: Path, tmp_pa
     copy = tmp_path / "mine"
     working_copy.update(course, copy)
     (copy / NAMES[1]).write_text("mine")
-    now = datetime.datetime(2026, 3, 1, 14, 5, 6)
-    (done,) = working_copy.reset(course, copy, "02", now=now)
+    (done,) = working_copy.reset(course, copy, "02", now=datetime.datetime(2026, 3, 1, 14, 5, 6))
     kept = "02_data_transfer.2026-03-01-140506.ipynb"
     assert (NAMES[1] in done, kept in done) == (True, True)
     assert (copy / NAMES[1]).read_text() == f"{NAMES[1]}, first edition"

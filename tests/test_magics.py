@@ -108,6 +108,7 @@ def test_compile_shows_what_each_kernel_takes(
         ("", "__global__ void k(float* x) {\n  x[0] = foo;\n}", "line 2"),
         ("--arch sm_20", "__global__ void k() {}", "sm_90"),
         ("-o 3x", "__global__ void k() {}", "3x"),
+        ("-DX='", "__global__ void k() {}", "quotation"),
     ):
         shell.run_cell(f"%%gpu_compile {line}\n{source}")
         shown = capsys.readouterr()
@@ -138,7 +139,13 @@ def test_needs_leaves_a_cell_out_without_its_library(
 def test_memory_shows_the_change_and_gives_the_value(
     shell: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """``%%gpu_memory`` gives the cell's value and shows how much memory the cell keeps."""
+    """``%%gpu_memory`` gives the cell's value and shows how much memory the cell keeps, also after
+    an error; with a word on its line it says that this is no option.
+    """
     cell = "import torch\nkept = torch.empty(2**26)\ntorch.empty(2**25)\nlen(kept)"
-    assert shell.run_cell_magic("gpu_memory", "", cell) == len(shell.user_ns["kept"]) == 2**26
-    assert "kept 256 MiB" in capsys.readouterr().out
+    assert [
+        *(shell.run_cell_magic("gpu_memory", line, cell) for line in ("", "now")),
+        shell.run_cell("%%gpu_memory\nmore = torch.empty(2**26)\n1 / 0").success,
+    ] == [2**26, None, False]
+    printed = capsys.readouterr()
+    assert (printed.out.count("kept 256 MiB"), "'now'" in printed.err) == (2, True)

@@ -32,13 +32,22 @@ def test_the_help_of_each_command(
 
 
 def test_the_help_loads_nothing_heavy() -> None:
-    """A machine without Jupyter and torch can still ask what the commands are."""
+    """A machine without Jupyter and torch can still ask what the commands are; a terminal that
+    lacks a character shows its number.
+    """
     code = (
         "import sys\nfrom gpulab.cli import main\ntry:\n    main(['--help'])\nexcept SystemExit:\n"
-        "    print([m for m in ('torch', 'jupyterlab', 'plotly', 'numpy') if m in sys.modules])"
+        "    heavy = {'torch', 'jupyterlab', 'plotly', 'numpy'} & {*sys.modules}\n"
+        "    print('\\u674e', [*heavy])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    assert done.stdout.splitlines()[-1] == r"\u674e []"
 
 
 @pytest.mark.parametrize(
@@ -125,55 +134,74 @@ def test_the_doctor_reports_to_scripts_too(capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals and pipes")
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("command", "ends"),
+    ("command", "name", "before", "ends"),
     [
         # These may end before the interrupt arrives.
-        *((short, [(0, 0)]) for short in ("doctor", "report", "claims", "recordings")),
-        ("misconceptions", [(0, 0)]),
         *(
-            (long, [])
+            (short, "SIGINT", "default_int_handler", [(130, 1), (0, 0)])
+            for short in ("doctor", "report", "claims", "recordings", "misconceptions")
+        ),
+        *(
+            (long, "SIGINT", "default_int_handler", [(130, 1)])
             for long in ("nbgrader --out o", "html --out o", "lab --no-browser --dir mine")
         ),
+        ("html --out o", "SIGTERM", "SIG_DFL", [(143, 0)]),  # 128 + 15, as a shell says it
+        ("html --out o", "SIGHUP", "SIG_DFL", [(129, 0)]),
+        ("recordings", "SIGHUP", "SIG_IGN", [(0, 0)]),  # as under nohup
     ],
 )
 def test_an_interrupt_is_one_line(
-    command: str, ends: list[tuple[int, int]], tmp_path: Path
+    command: str, name: str, before: str, ends: list[tuple[int, int]], tmp_path: Path
 ) -> None:
-    """Ctrl-C in the middle of a command ends it with exit code 130 and no traceback."""
+    """Ctrl-C in the middle of a command ends it with exit code 130 and no traceback; a signal that
+    ends processes has its own code, and no line.
+    """
     code = (
         "import signal, sys; from gpulab.cli import main;"
-        "signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT));"
-        f"signal.setitimer(signal.ITIMER_REAL, 0.15); code = main({command.split()});"
+        f"signal.signal(signal.{name}, signal.{before});"
+        f"signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.{name}));"
+        "signal.setitimer(signal.ITIMER_REAL, 0.15); code = main();"
         "signal.setitimer(signal.ITIMER_REAL, 0); sys.exit(code)"
     )
-    arguments = [sys.executable, "-c", code]
+    arguments = [sys.executable, "-c", code, *command.split()]
     done = subprocess.run(arguments, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert (done.returncode, done.stderr.count("\n")) in [(130, 1), *ends]
+    assert (done.returncode, done.stderr.count("\n")) in ends
     assert {path.name for path in tmp_path.iterdir()} <= {"mine"}  # the learner's notebooks
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="POSIX signals and pipes")
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "command",
+    ("command", "out", "ends"),
     [
-        *("recordings", "recordings --show nvidia-h200", "claims", "doctor", "record --list"),
-        *("report", "class .", "nbgrader --out o", "lab --reset 00 --dir mine"),
-        "misconceptions",
+        *(
+            (command, "&1", (141, 0))
+            for command in (
+                *("recordings", "recordings --show nvidia-h200", "claims", "doctor"),
+                *("record --list", "report", "class .", "nbgrader --out o", "misconceptions"),
+                "lab --reset 00 --dir mine",
+            )
+        ),
+        pytest.param(
+            *("recordings", "/dev/full", (2, 1)),
+            marks=pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has it"),
+        ),
     ],
 )
-def test_a_reader_that_goes_away_is_no_error(command: str, tmp_path: Path) -> None:
-    """``gpulab recordings | head -1`` shows no traceback."""
+def test_a_reader_that_goes_away_is_no_error(
+    command: str, out: str, ends: tuple[int, int], tmp_path: Path
+) -> None:
+    """``gpulab recordings | head -1`` shows no traceback, and a full disk one sentence."""
     reader, writer = os.pipe()
     os.close(reader)
     try:
-        arguments = [*RUN, *command.split()]
+        arguments = ["sh", "-c", f'exec "$0" "$@" >{out}', *RUN, *command.split()]
         done = subprocess.run(
             arguments, stdout=writer, stderr=subprocess.PIPE, text=True, check=False, cwd=tmp_path
         )
     finally:
         os.close(writer)
-    assert (done.returncode, done.stderr) == (141, "")
+    assert (done.returncode, done.stderr.count("\n")) == ends, done.stderr
 
 
 def test_the_misconceptions_are_those_of_the_courses_files(
@@ -187,7 +215,7 @@ def test_the_misconceptions_are_those_of_the_courses_files(
     assert tables.pop("notebook") in listed
     words = [each["text"] for table in tables.values() for each in table["readings"]]
     for file in folder.glob("*.py"):
-        words += re.findall("^# %% wrong: (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+        words += "".join(file.read_text(encoding="utf-8").split("# %% wrong: ")[1:]).splitlines()
     assert [each for each in words if " ".join(each.split()) not in listed] == []
     assert "03." not in listed
 

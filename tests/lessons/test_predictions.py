@@ -220,6 +220,9 @@ def test_an_answer_shows_how_sure_it_is(approved: Any) -> None:
     doubts: Any = (
         {"interval": (1.5e-6, 5e-6)},
         {"interval": (1e-6, 9e-6)},
+        {"interval": (5e-6, 1.5e-6)},  # either end may come first
+        {"interval": (0.0, 1e-6)},
+        {"interval": (-5e-6, -1.5e-6)},
         {"warning": "A note."},
         {
             "measured": type(

@@ -16,6 +16,8 @@ from gpulab.lessons import content
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from texts import table_text
+
 EMPTY = {
     "schema": "gpulab-progress", "schema_version": 1, "predictions": {}, "exercises": {},
     "history": [],
@@ -65,8 +67,8 @@ def test_the_table_of_progress(approved: Any, progress_file: Path) -> None:
         "passed",
         {"kind": "value", "value": 16},
     ], "what has passed stays passed"
-    text = f"{shown!r}\n{shown.caption()}\n{shown.table()}\n"
     whole = lessons.progress()
+    text = f"{shown!r}\n{table_text(shown._repr_html_())}{whole.table()}\n"
     assert (whole.exercises, whole.predictions) == (len(EXERCISES), len(QUESTIONS))
     assert text.replace(str(progress_file), "FILE") == approved
 
@@ -92,7 +94,12 @@ def test_starting_again_keeps_the_old_answers(progress_file: Path, approved: Any
         with pytest.raises(InputError):
             lessons.start_again(wrong)
     first = kept(progress_file)["history"][0]
-    assert (first["predictions"]["02.3"]["first"]["value"], set(first["exercises"])) == (
+    assert (
+        first["notebook"],
+        first["predictions"]["02.3"]["first"]["value"],
+        set(first["exercises"]),
+    ) == (
+        "02_data_transfer",
         64,
         {"02.5", "02.8", "02.9"},
     )
@@ -162,6 +169,14 @@ FOREIGN = (
     b"", b"[]", b"null", b'{"schema": "another"}', b"\xff\xfe\x00", damaged(schema_version=99),
     b"[" * 100_000,
     damaged(exercises={"00.1": "text"}), damaged(predictions={"00.1": {"first": 5}}),
+    *(
+        damaged(exercises={"02.8": each})
+        for each in ({"attempts": "two"}, {"hints": "1"}, {"state": 1})
+    ),
+    *(
+        damaged(predictions={"02.3": {name: 5}})
+        for name in ("question", "later", "revealed", "unmeasured")
+    ),
     damaged(predictions={"00.1": {"unit": 5}}),
     damaged(predictions={"00.1": {"choices": "yes"}}), damaged(history={}), damaged(predictions=[]),
     damaged()[:40],
