@@ -34,7 +34,7 @@ SECOND = [
     "# 02 · Second & last",
     "import os\n\nimport gpulab as gl",
     "gl.figures.access(gl.models.access_pattern(stride_elements=3))",
-    "print(os.getcwd())",
+    "print(os.getcwd(), os.environ['GPULAB_PROGRESS'])",
     "from IPython.display import SVG, Image, display\n\n"
     "display(Image(data=b'not looked at', format='png', alt='a dot'), SVG('<svg/>'))",
 ]
@@ -123,7 +123,10 @@ def test_the_machine_of_the_run_is_on_each_page(site: Path) -> None:
         assert text.count(f"{where.device}, {where.date[:10]}") >= 3
         assert where.python in text
         assert str(site) not in text
-    assert "<pre>my-notebooks\n</pre>" in _text(site, "02_second")
+    # and not the learner's progress
+    assert "<pre>my-notebooks my-notebooks/.gpulab/progress.json\n</pre>" in _text(
+        site, "02_second"
+    )
 
 
 def test_figures_have_data_and_words(site: Path) -> None:
@@ -140,11 +143,23 @@ def test_figures_have_data_and_words(site: Path) -> None:
 
 
 def test_solutions_come_when_asked(site: Path, tmp_path: Path) -> None:
-    """``--solutions`` adds them to the page; a link to another notebook leads to its page."""
+    """``--solutions`` adds them to the page; a link to another notebook leads to its page, and each
+    page to its neighbors.
+    """
     exercise = Path(devices.__file__).parents[1] / "course" / "00" / "impossible.py"
     secret = exercise.read_text(encoding="utf-8").partition("# %% solution\n# ")[2].splitlines()[0]
     assert secret not in _text(site, "01_first")
-    assert "02_second.html#top" in Page(_text(site, "01_first")).links
+    assert {
+        name: [link for link in Page(_text(site, name)).links if link[0] != "#"]
+        for name in ("index", "01_first", "02_second")
+    } == {  # the index, the neighbors at the head, the links of the text, the neighbors at the end
+        "index": ["index.html", "01_first.html", "02_second.html"],
+        "01_first": [
+            *("index.html", "02_second.html", "02_second.html#top", "https://example.org/a.ipynb"),
+            *("02_second.html", "index.html"),
+        ],
+        "02_second": ["index.html", "01_first.html", "01_first.html", "index.html"],
+    }
     _write(tmp_path / "notebooks" / "01_first.ipynb", ["import gpulab as gl", FIRST[5]])
     where = [f"--notebooks={tmp_path / 'notebooks'}", f"--out={tmp_path}"]
     assert main(["html", *where, "--solutions"]) == 0

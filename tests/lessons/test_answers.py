@@ -220,6 +220,53 @@ CHANGED: dict[str, list[Any]] = {
         result: result[0], at(1, None),
     ],
     "10.6": [times(1 + 0.9e-5), times(1 + 1.05e-5), times(2)],
+    "11.3": [
+        times(1.0009), times(1.004), times(float("nan")), lambda number, result: result.double(),
+        lambda number, result: result[:, :4], lambda number, result: result.tolist(),
+        lambda number, result: result.long(), at(1, None),
+    ],
+    "11.6": [
+        times(1.0009), times(1.01), times(-1), lambda number, result: result.mT,
+        lambda number, result: result.numpy(), at(1, None),
+    ],
+    "11.8": [
+        lambda number, result: [*result], lambda number, result: result[::-1],
+        lambda number, result: result[0], lambda number, result: (*result, 1),
+        lambda number, result: (result[0][:, :, :-1], result[1]),
+        lambda number, result: (result[0], result[1][:, :, -1:] if number == 3 else result[1]),
+        each(1 + 1e-4, 1), lambda number, result: (result[0].clone(), result[1]), at(1, None),
+    ],
+    # A thousandth or a token a second is the room for rounding.
+    "11.10": [
+        times(1.0009), times(1.0011), plus(0.98), plus(1.0), at(3, 1895), at(3, 1893.7),
+        at(0, 142.857 / 8), at(0, 142.857 / 2), at(3, 1894.737 / 12), at(4, 142.857),
+        at(2, 3000 / 7), at(0, 0.007), at(3, 19e9 / 3e12), at(1, "fast"), at(2, None),
+    ],
+    "11.12": [
+        plus(1), plus(-1), plus(0.5), times(2), at(2, 1), at(3, 0), at(4, -3), at(4, 1),
+        at(1, None), at(5, "none"),
+    ],
+    "11.15": [
+        lambda number, result: [set(step) for step in result],
+        lambda number, result: [step[::-1] for step in result],
+        lambda number, result: result[:-1], lambda number, result: [*result, []],
+        lambda number, result: result[::-1],
+        lambda number, result: [[*step, *step] for step in result],
+        lambda number, result: [*result, result[-1]], lambda number, result: [[9], *result],
+        lambda number, result: [result[0]] * len(result), at(0, 5), at(2, None),
+    ],
+    "11.17": [
+        lambda number, result: tuple(result), lambda number, result: [*map(float, result)],
+        lambda number, result: result[:-1], lambda number, result: [*result, 4],
+        lambda number, result: result[::-1], at(0, 5), at(0, "5, 7, 2"), at(0, [5, 7, 9]),
+        at(0, [5, 7, 2, 4]), at(1, [5, 7, 9]), at(2, []), at(4, []), at(4, None),
+    ],
+    "11.19": [
+        lambda number, result: result.int(), lambda number, result: result[:, :-1],
+        lambda number, result: result[:, [*range(result.shape[1]), -1]],
+        lambda number, result: result[:, -12:], lambda number, result: result[:1],
+        lambda number, result: result.tolist(), lambda number, result: result.flip(1), at(3, None),
+    ],
 }  # fmt: skip
 
 
