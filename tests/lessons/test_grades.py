@@ -47,16 +47,38 @@ def shown(grades: Any) -> str:
 
 
 def class_of_five(folder: Path) -> None:
-    """Right and wrong answers, false claims, and answers that are missing or damaged."""
+    """Right and wrong answers, false claims, and answers that are missing or damaged. Anna's 02.5
+    needs an import, another function, and values of many types.
+    """
     right = {
-        **{"02.8": "chunks = 16", "02.5": FIT, "03.6": "rows = 11"},
+        **{"02.8": "chunks = 16", "03.6": "rows = 11"},
+        "02.5": """\
+import math
+import numpy as np
+
+TABLE = {"least": (1, math.inf), 2: [range(1, 9, 2), b"x", {3, 4}, frozenset({5}), 6j, None, True]}
+ONE, FLOAT = np.float32([[1.0], [1.0]]), np.float64(1.5)
+
+
+def line(nbytes, seconds):
+    assert TABLE["least"] == (1, math.inf), TABLE
+    assert TABLE[2] == [range(1, 9, 2), b"x", {3, 4}, frozenset({5}), 6j, None, True], TABLE
+    assert (ONE.shape, ONE.dtype.name, type(FLOAT), FLOAT) == ((2, 1), "float32", np.float64, 1.5)
+    return np.polyfit(nbytes, seconds, 1, w=ONE[1, 0] / seconds)
+
+
+fit = lambda nbytes, seconds: (line(nbytes, seconds)[1], 1 / line(nbytes, seconds)[0])
+""",
         "00.10": next(e.solution for e in EXERCISES if e.id == "00.10"),
     }
     write(folder, "a.json", report_of(0, "Anna", right))
     write(
         folder,
         "b.json",
-        claimed(1, "Ben", {"02.8": "chunks = 1", "03.6": "rows = 40"}, "passed", "passed"),
+        claimed(
+            *(1, "Ben", {"02.5": FIT, "02.8": "chunks = 1", "03.6": "rows = 40"}),
+            *("wrong", "passed", "passed"),
+        ),
     )
     four = report_of(3, "Dana", {"02.8": "chunks = 16", "02.5": FIT, "03.6": "rows = 11"})
     four = changed(
@@ -416,13 +438,16 @@ def test_run_all_and_a_hint_make_no_notebook_count(tmp_path: Path) -> None:
     """A notebook counts only if a student predicted or tried something in it."""
     with pytest.raises(InputError):
         lessons.grade(5)  # type: ignore[arg-type]
-    made = report_of(3, "Anna", {"02.8": "chunks = 16"}, predictions=[])
+    made = report_of(3, "Anna", {"02.8": "chunks = 16"})
     hinted = {"id": "10.2", "state": "not attempted", "attempts": 0, "hints": 2, "kept": None}
     revealed = {**report_of(3, "x", {})["predictions"][0], "id": "09.1", "predicted": None}
-    checks = [*made["checks"], {**made["checks"][0], **hinted}]
-    write(tmp_path / "class", "a.json", {**made, "checks": checks, "predictions": [revealed]})
+    parts = {
+        "checks": [*made["checks"], {**made["checks"][0], **hinted}],
+        "predictions": [revealed, {**revealed, "id": "05.2", "predicted": 5.0}],
+    }
+    write(tmp_path / "class", "a.json", {**made, **parts})
     room = lessons.classroom(tmp_path / "class")
-    assert lessons.grade(room, run_code=False).notebooks == ("02",)
+    assert lessons.grade(room, run_code=False).notebooks == ("02", "05")
     assert lessons.grade(
         room, lessons.Rubric(notebooks=("03", "09")), run_code=False
     ).notebooks == ("03", "09")
