@@ -45,15 +45,23 @@ def test_the_line_gives_a_measurement(shell: Any, capsys: pytest.CaptureFixture[
     assert (m.label.split()[0], m.calls_per_sample) == ("-x", 1)
 
 
-def test_the_cell_runs_in_the_notebooks_namespace(shell: Any) -> None:
-    """The line's set-up runs once, and the cell's assignments stay in the namespace."""
+def test_the_cell_runs_in_the_notebooks_namespace(
+    shell: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The line's set-up runs once, and the cell's assignments stay in the namespace; a set-up that
+    raises is one sentence.
+    """
     assert shell.run_cell("%%gpu_time -t 0.05 once = []; once.append({n})\ny = x + 1").success
     assert (shell.user_ns["y"][0, 0], shell.user_ns["once"]) == (2.0, [{8}])
     m = shell.run_cell_magic(
         "gpu_time", "-o -t 0.05", "calls.append(1)\n(x * 2).sum() + (x * 3).sum()"
     )
     assert (type(m), m.label) == (Measurement, "calls.append(1) (x * 2).sum() + (x * ...")
-    assert len(shell.user_ns["calls"]) > 3
+    assert (
+        len(shell.user_ns["calls"]) > 3,
+        shell.run_cell_magic("gpu_time", "-o 1 / 0", "x"),
+        capsys.readouterr().err.count("ZeroDivisionError"),
+    ) == (True, None, 1)
 
 
 def test_a_cell_of_kernels_runs_without_a_gpu(

@@ -263,7 +263,7 @@ CHANGED: dict[str, list[Any]] = {
     ],
     "11.8": [
         lambda number, result: [*result], lambda number, result: result[::-1],
-        lambda number, result: result[0], lambda number, result: (*result, 1),
+        lambda number, result: result[0], lambda number, result: (*result, result[0]),
         lambda number, result: (result[0][:, :, :-1], result[1]),
         lambda number, result: (result[0], result[1][:, :, -1:] if number == 3 else result[1]),
         each(1 + 1e-4, 1), lambda number, result: (result[0].clone(), result[1]), at(1, None),
@@ -290,7 +290,8 @@ CHANGED: dict[str, list[Any]] = {
     "11.17": [
         lambda number, result: tuple(result), lambda number, result: [*map(float, result)],
         lambda number, result: result[:-1], lambda number, result: [*result, 4],
-        lambda number, result: result[::-1], at(0, 5), at(0, "5, 7, 2"), at(0, [5, 7, 9]),
+        lambda number, result: result[::-1], at(0, 5), at(0, "572"),
+        at(0, {5: 0, 7: 0, 2: 0}), at(0, [5, 7, 9]),
         at(0, [5, 7, 2, 4]), at(1, [5, 7, 9]), at(2, []), at(4, []), at(4, None),
     ],
     "11.19": [
