@@ -289,8 +289,14 @@ def cnn(channels: int = 1, classes: int = 10, width: int = 32, stages: int = 2) 
 
     Examples
     --------
-    >>> cnn(width=4).training
+    >>> model = cnn(width=4)
+    >>> model.training
     True
+
+    The second stage has twice the channels and half the sides:
+
+    >>> tuple(model.features(torch.zeros(1, 1, 8, 8)).shape)
+    (1, 8, 4, 4)
     """
     return SmallCNN(channels, classes, width, stages)
 

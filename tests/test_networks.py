@@ -56,20 +56,50 @@ IMAGES, TOKENS = torch.randn(2, 3, 9, 9), torch.randint(20, (2, 8))
 def test_shape_and_parameters(make: Any, inputs: Any, shape: Any, parameters: int) -> None:
     """A model has the documented output shape and parameter count, and survives pickling."""
     model = make()
-    assert model(inputs).shape == shape
-    assert _count(model) == parameters
+    assert (model(inputs).shape, _count(model)) == (shape, parameters)
     again = pickle.loads(pickle.dumps(model))
     torch.testing.assert_close(again.eval()(inputs), model.eval()(inputs))
 
 
 def test_dropout_drops_in_training_only() -> None:
-    """Two outputs for one input differ in training mode, and are equal in evaluation mode."""
+    """Two outputs for one input differ in training mode, by attention's dropout alone too, and are
+    equal in evaluation mode. Each layer drops the share that was passed.
+    """
+    attention = networks.transformer(20, 16, 2, 1, context=8, dropout=0.25)
+    attention.blocks[0].feed.eval()
     for model, x in (
-        (networks.mlp(64, 32, 10, dropout=0.5), torch.randn(5, 64)),
-        (networks.transformer(20, 16, 2, 2, context=8, dropout=0.5), TOKENS),
+        (networks.mlp(64, 32, 10, dropout=0.25), torch.randn(5, 64)),
+        (networks.transformer(20, 16, 2, 2, context=8, dropout=0.25), TOKENS),
+        (attention, TOKENS),
     ):
-        assert not torch.equal(model(x), model(x))
-        assert torch.equal(model.eval()(x), model(x))
+        equal = (torch.equal(model(x), model(x)), torch.equal(model.eval()(x), model(x)))
+        shares = {each.p for each in model.modules() if isinstance(each, torch.nn.Dropout)}
+        assert (equal, shares) == ((False, True), {0.25})
+
+
+def test_a_block_without_its_body_is_its_shortcut() -> None:
+    """Where the last norm's weight is zero, a residual block returns its input."""
+    x = torch.rand(2, 8, 4, 4)
+    for model in (networks.resnext(width=8, groups=4), networks.mobilenet(width=8)):
+        torch.nn.init.zeros_(model.blocks[1].body[-1].weight)
+        assert torch.equal(model.blocks[1](x), x)
+
+
+def test_a_transformers_layer_is_pytorchs() -> None:
+    """With the same weights a layer computes what PyTorch's pre-norm encoder layer does under a
+    causal mask; it gets the sum of a token's embedding and its position's.
+    """
+    model = networks.transformer(20, 16, 4, 1, context=8).eval()
+    theirs = torch.nn.TransformerEncoderLayer(
+        16, 4, 64, 0.0, "gelu", batch_first=True, norm_first=True
+    )
+    block, numbers = model.blocks[0], torch.randn(_TRANSFORMER_BLOCK) / 4
+    torch.nn.utils.vector_to_parameters(numbers, block.parameters())
+    ours = list(block.state_dict().values())  # the two norms' weights and biases come first
+    theirs.load_state_dict(dict(zip(theirs.state_dict(), ours[4:] + ours[:4], strict=True)))
+    x, mask = model.tokens(TOKENS) + model.positions.weight, torch.ones(8, 8).triu(1).bool()
+    expected = model.head(model.norm(theirs(x, mask)))
+    torch.testing.assert_close(model(TOKENS), expected, rtol=1e-5, atol=1e-5)
 
 
 def test_the_transformer_is_causal_and_returns_its_loss() -> None:
