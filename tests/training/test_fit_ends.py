@@ -54,9 +54,11 @@ def test_an_interrupt_lets_the_step_finish_and_a_second_one_ends_it(
 
     before = signal.getsignal(signal.SIGINT)
     result = run_for(50, model=Layer(interrupt))
-    assert (result.ended, [note.code for note in result.notes][-1]) == ("interrupted",) * 2
-    assert result.losses.tolist() == run_for(steps).losses.tolist()
-    assert signal.getsignal(signal.SIGINT) is before
+    assert (
+        (result.ended, [note.code for note in result.notes][-1]),
+        result.losses.tolist(),
+        signal.getsignal(signal.SIGINT) is before,
+    ) == (("interrupted",) * 2, run_for(steps).losses.tolist(), True)
 
 
 # -- divergence ------------------------------------------------------------------------------------
@@ -82,13 +84,19 @@ NAN = float("nan")
     ids=["rate", "sgd", "clipped", "own", "scale", "pure", "model", "later"],
 )
 def test_a_run_that_diverges_names_its_step_and_what_to_try(options: dict, words: str) -> None:
-    """The first loss that is not finite ends the run; the advice fits the options."""
-    result = run_for(60, **options)
-    assert (result.ended, result.first_bad_step) == ("diverged", result.steps - 1)
-    assert np.isfinite(result.losses).tolist() == [True] * (result.steps - 1) + [False]
-    sentence = note_of(result, "diverged")
-    assert f"step {result.first_bad_step}" in sentence
-    assert words in sentence
+    """The first loss that is not finite ends the run, even if it was asked for more steps at once;
+    the advice fits the options.
+    """
+    run = training.Run("digits-mlp", steps=60, **SHORT, **options)
+    run.advance(60)
+    result = run.result()
+    assert (result.ended, result.first_bad_step, np.isfinite(result.losses).tolist()) == (
+        "diverged",
+        result.steps - 1,
+        [True] * (result.steps - 1) + [False],
+    )
+    told = (f"step {result.first_bad_step}", words)
+    assert all(each in note_of(result, "diverged") for each in told)
 
 
 def test_a_last_update_that_breaks_the_weights_is_named() -> None:
@@ -104,29 +112,52 @@ def test_a_test_that_fails_costs_the_test_alone() -> None:
     """The losses are kept, there is no accuracy, and a note has what the model raised."""
     shy = Layer(lambda layer, scores: scores if layer.training else scores.fail_here)
     result = run_for(4, model=shy)
-    assert (result.ended, result.steps, result.accuracy) == ("finished", 4, None)
-    assert "fail_here" in note_of(result, "skipped")
+    assert (
+        result.ended,
+        result.steps,
+        result.accuracy,
+        "fail_here" in note_of(result, "skipped"),
+    ) == ("finished", 4, None, True)
 
 
-def test_a_batch_that_does_not_fit_is_named() -> None:
-    """The error names the step, the batch, the device and what to pass; then a smaller batch
-    trains.
+@pytest.mark.parametrize(
+    ("options", "ways"),
+    [
+        ({}, "accumulate=2 or checkpoint=True or a smaller"),
+        ({"accumulate": 2, "checkpoint": True}, "accumulate=4 or a smaller"),
+    ],
+    ids=str,
+)
+def test_a_batch_that_does_not_fit_is_named(options: dict, ways: str) -> None:
+    """The error names the step, the batch, the device and what to pass beside the options given;
+    then a smaller batch trains.
     """
-    small = memory.limit("6 MiB", device="cpu", on_top=True)
-    with small, pytest.raises(OutOfMemoryError, match=r"step 0 .*=256.*cpu.*=128 or accumulate=2 "):
-        training.fit("digits-cnn", batch_size=256, steps=2, device="cpu")
+    small = memory.limit("3 MiB", device="cpu", on_top=True)
+    with small, pytest.raises(OutOfMemoryError, match=f"step 0 .*=256.*cpu.*=128 or {ways}"):
+        training.fit("digits-cnn", batch_size=256, steps=2, device="cpu", **options)
     assert training.fit("digits-cnn", batch_size=16, steps=2, device="cpu").ended == "finished"
 
 
 @pytest.mark.parametrize("feeding", [{"prefetch": 1}, {}], ids=str)
 def test_data_that_fail_are_named(feeding: dict) -> None:
-    """An error in a prefetching thread is raised like one in the caller's thread."""
-    job = task_of(data_that(lambda batch: batch.shelf))
-    refused(InputError, training.fit, job, steps=4, **SHORT, **feeding).match("shelf")
+    """An error in a prefetching thread is raised like one in the caller's thread. The run can go
+    on, with the batch that failed.
+    """
+    fault, plain = iter([False, False, True]), task_of(training.task("digits-mlp").train)
+    job = task_of(data_that(lambda batch: next(fault, False) and batch.shelf))
+    run = training.Run(job, steps=6, **SHORT, **feeding)
+    refused(InputError, run.advance, 6).match("shelf")
+    whole = training.fit(plain, steps=6, **SHORT).losses
+    assert [*run.losses, *run.advance(6)] == whole.tolist()
 
 
 def test_a_loss_that_rises_and_stays_finite_is_named() -> None:
-    """A learning rate too large for Adam gets a note with the step; a usual run gets none."""
-    rising = run_for(40, learning_rate=1.0)
+    """A learning rate too large for Adam gets a note with the step. A usual run gets none, nor one
+    that begins far above the loss of guessing, or far below it and stays below.
+    """
+    rising, tuned = run_for(40, learning_rate=1.0), training.task("digits-mlp").make_model()
     assert f"at step {int(rising.losses.argmax())}" in note_of(rising, "rising")
-    assert not note_of(run_for(40), "rising")
+    run_for(150, model=tuned)
+    steep = Layer(lambda layer, y: 100 * y)
+    calm = ({}, {"model": steep, "learning_rate": 1e-5}, {"model": tuned, "learning_rate": 0.015})
+    assert not any(note_of(run_for(20, **more), "rising") for more in calm)

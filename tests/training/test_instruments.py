@@ -95,8 +95,10 @@ def test_the_interval_of_the_rate_by_hand() -> None:
 
     half = stats.t.ppf(0.975, 5) * math.sqrt(3.5 / 6)
     ends = (10 / (3.5 + half), 10 / (3.5 - half))
-    assert found.images_per_second_interval == pytest.approx(ends, rel=1e-3)
-    assert pipeline_of(range(1, 13)).images_per_second_interval is None
+    assert (
+        found.images_per_second_interval,
+        pipeline_of(range(1, 13)).images_per_second_interval is None,
+    ) == (pytest.approx(ends, rel=1e-3), True)
 
 
 def test_a_replay_changes_one_thing() -> None:
@@ -189,8 +191,10 @@ def test_steps_of_known_operators() -> None:
     order = [mark.start_seconds, top[0].start_seconds, top[1].end_seconds, mark.end_seconds]
     assert (mark.name, order) == ("products", sorted(order))
     busy, itself = sum(s.seconds for s in top), sum(host for _, host, _ in found.operators.values())
-    assert itself == pytest.approx(busy / 2, rel=0.05)
-    assert found.between_ratio == pytest.approx(1 - busy / sum(b - a for a, b in found.steps))
+    assert (itself, found.between_ratio) == (
+        pytest.approx(busy / 2, rel=0.05),
+        pytest.approx(1 - busy / sum(b - a for a, b in found.steps)),
+    )
     assert (len(found.steps), found.evidence.samples, found.label, found.notes) == (
         2, 2, "steps", ()
     )  # fmt: skip
@@ -271,8 +275,13 @@ def test_a_training_step_waits_where_its_loss_is_read() -> None:
         loss.item() if read else loss.detach()
 
     none, found = (training.hidden_waits(step, r, calls=3, device="cpu") for r in (False, True))
-    assert (none.count, found.count, len(found.sites), none.evidence.samples) == (0, 3, 1, 3)
-    assert "loss.item() if read" in found.sites[0][0]
+    assert (
+        none.count,
+        found.count,
+        len(found.sites),
+        none.evidence.samples,
+        "loss.item() if read" in found.sites[0][0],
+    ) == (0, 3, 1, 3, True)
 
 
 @pytest.mark.gpu

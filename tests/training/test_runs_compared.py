@@ -56,9 +56,13 @@ def test_wilsons_interval(correct: int, count: int, interval: tuple[float, float
     """
     model = Says([1] * correct + [0] * (count - correct))
     found = training.evaluate(model, asked(count))
-    assert (found.correct, found.count, found.ratio) == (correct, count, correct / count)
-    assert found.interval == pytest.approx(interval, abs=5e-5)
-    assert found.loss == pytest.approx(np.log1p(np.e) - correct / count)
+    assert (found.correct, found.count, found.ratio, found.interval, found.loss) == (
+        correct,
+        count,
+        correct / count,
+        pytest.approx(interval, abs=5e-5),
+        pytest.approx(np.log1p(np.e) - correct / count),
+    )
     assert (model.training, found.evidence.samples) == (True, count)
 
 
@@ -69,8 +73,11 @@ def test_answers_to_one_item_are_not_independent() -> None:
     copies = training.evaluate(Says(half * 2), asked(80, (), 2))
     wide = stats.t.ppf(0.975, 39) * np.std(half, ddof=1) / np.sqrt(40)
     for found, count in ((windows, 2560), (copies, 80)):
-        assert found.interval == pytest.approx((0.5 - wide, 0.5 + wide), rel=1e-4)
-        assert (found.count, found.evidence.samples) == (count, 40)
+        assert (found.interval, found.count, found.evidence.samples) == (
+            pytest.approx((0.5 - wide, 0.5 + wide), rel=1e-4),
+            count,
+            40,
+        )
 
 
 @pytest.mark.slow
@@ -207,9 +214,12 @@ def test_what_is_too_slow_lacking_or_out_of_time_is_left_out(approved: Any) -> N
     long without; few turns give no interval.
     """
     found = climbed(takes("slow", 36.0), RESIDENT, takes("hopeless", 400.0), turns=3)
-    assert [rung.name for rung in found.rungs] == ["resident"]
-    assert (found.turns, found.together.verdict) == (3, "no interval")
-    assert climbed(RESIDENT, turns=30, deadline=1.0).turns == 20
+    assert (
+        [rung.name for rung in found.rungs],
+        found.turns,
+        found.together.verdict,
+        climbed(RESIDENT, turns=30, deadline=1.0).turns,
+    ) == (["resident"], 3, "no interval", 20)
     lines = [f"{one.title}: {one.reason} {one.alone}\n" for one in found.left_out]
     lines += [f"{note}\n" for note in found.notes]
     assert "".join(lines) == approved
@@ -219,7 +229,8 @@ def test_what_is_too_slow_lacking_or_out_of_time_is_left_out(approved: Any) -> N
 @pytest.mark.slow
 def test_accuracy_is_checked_at_equal_samples_and_what_is_missing_is_left_out() -> None:
     """A learning rate near 0 loses accuracy, and averages of a batch norm that lag behind do not;
-    not reading losses changes no bit; TF32, autotuning and CUDA graphs are left out on a CPU.
+    each seed has a model of its own; not reading losses changes no bit; TF32, autotuning and CUDA
+    graphs are left out on a CPU.
     """
     crawl = Technique("crawl", "crawling", options={"learning_rate": 1e-12})
     # the running averages stay at 0 and 1 in training
@@ -230,16 +241,21 @@ def test_accuracy_is_checked_at_equal_samples_and_what_is_missing_is_left_out() 
     chosen = ("waits", lags, crawl, "batch", "tf32", "autotune", "graph")
     found = training.ladder("digits-mlp", chosen, **options)
     assert [
-        (one.steps, one.same_losses, one.accuracy.mean > 0.9)
+        (
+            one.steps, one.same_losses, one.accuracy.mean > 0.9,
+            len({each.loss for each in one.accuracy.accuracies}),
+        )
         for one in (rung.learned for rung in found.rungs)
     ] == [
-        (200, True, True),
-        (200, False, True),
-        (200, False, False),
-        (50, False, False),
-    ]
-    assert [one.name for one in found.hurting] == ["crawl"]
-    assert [one.name for one in found.left_out] == list(chosen[4:])
+        (200, True, True, 2),
+        (200, False, True, 2),
+        (200, False, False, 2),
+        (50, False, False, 2),
+    ]  # fmt: skip
+    assert ([one.name for one in found.hurting], [one.name for one in found.left_out]) == (
+        ["crawl"],
+        list(chosen[4:]),
+    )
 
 
 # -- two scripts -----------------------------------------------------------------------------------
@@ -255,17 +271,29 @@ def train(model: Any, data: Any, rate: float = 3e-3, share: float = 1.0) -> None
         optimizer.step()
 
 
+# Switches of PyTorch: how each is read and set, and to what a script sets it.
+SWITCHES: list[tuple[Any, Any, Any]] = [
+    (torch.get_num_threads, torch.set_num_threads, 2),
+    (torch.get_default_dtype, torch.set_default_dtype, torch.float64),
+    (torch.is_grad_enabled, torch.set_grad_enabled, False),
+    (torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode, 1),
+    (torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "high"),
+]
+
+
 def plain(model: Any, data: Any) -> None:
-    """Run useless forward passes without gradients, train, then change its data and threads."""
-    SEEN.append((len(data), float(data.inputs.sum()), torch.get_num_threads()))
+    """Run useless forward passes without gradients, train, then change its data and switches."""
+    read = (get() for get, *_ in SWITCHES)
+    SEEN.append((len(data), float(data.inputs.sum()), torch.initial_seed(), *read))
     with torch.no_grad():
         [(model(data[slice(0, 16)][0]), torch.linalg.qr(torch.eye(60))) for _ in range(200)]
     train(model, data)
     data.inputs.mul_(2.0)
-    torch.set_num_threads(2)
+    for _, change, value in SWITCHES:
+        change(value)
 
 
-SEEN: list[tuple[int, float, int]] = []
+SEEN: list[tuple[Any, ...]] = []
 
 
 def compared(
@@ -278,15 +306,23 @@ def compared(
 
 @pytest.mark.slow
 def test_a_real_speed_up_has_no_objection() -> None:
-    """Both scripts get the same samples and models; no call changes another's data or threads."""
-    threads, whole = torch.get_num_threads(), training.task("digits-mlp").train.inputs
+    """Both scripts get the same samples and models, one for each seed; no call changes another's
+    data or switches.
+    """
+    before, whole = [get() for get, *_ in SWITCHES], training.task("digits-mlp").train.inputs
     found = compared(train, seeds=2, deadline=20.0)
     verdicts = (found.gain.verdict, found.accuracy_verdict, found.objections)
-    assert (found.samples, found.accuracy_difference, *verdicts) == (
-        (64, 64), 0.0, "faster", "kept", ()
+    models = len({one.loss for one in found.accuracy[0].accuracies})
+    assert (found.samples, models, found.accuracy_difference, *verdicts) == (
+        (64, 64), 2, 0.0, "faster", "kept", ()
     )  # fmt: skip
-    assert set(SEEN) == {(n, float(whole[:n].sum()), 1) for n in (32, len(whole))}
-    assert torch.get_num_threads() == threads
+    assert (set(SEEN), [get() for get, *_ in SWITCHES]) == (
+        {
+            (n, float(whole[:n].sum()), seed, 1, *before[1:])
+            for n, seed in ((32, 0), (len(whole), 0), (len(whole), 1))
+        },
+        before,
+    )
 
 
 @pytest.mark.slow
@@ -296,8 +332,11 @@ def test_what_is_no_speed_up_has_its_objection() -> None:
     Two scripts of one name are told apart.
     """
     less = compared(lambda model, data: train(model, data, share=0.5))
-    assert (less.samples, "trains less" in less.objections[0]) == ((64, 32), True)
-    assert compared(lambda model, data: train(model, data, 1e-9)).accuracy_verdict == "lost"
+    assert (
+        less.samples,
+        "trains less" in less.objections[0],
+        compared(lambda model, data: train(model, data, 1e-9)).accuracy_verdict,
+    ) == ((64, 32), True, "lost")
     slowly = asked(32, models=(torch.nn.Linear(1, 2) for _ in range(99) if sum(range(10**7))))
     once, making = compared(train, train, slowly), timeit.timeit(slowly.make_model, number=1)
     # the deadline allowed one turn

@@ -90,8 +90,10 @@ def test_runs_and_their_comparisons_in_tables(approved: Any) -> None:
 def test_an_accuracy_is_lost_if_its_interval_is_below_zero(interval: tuple, verdict: str) -> None:
     """Two points may be lost: an interval up to 0 is not "lost", one from -2 points not "kept"."""
     found = replace(SCRIPTS, accuracy_interval=interval)
-    assert found.accuracy_verdict == verdict
-    assert any("less accurate" in each for each in found.objections) == (verdict == "lost")
+    assert (found.accuracy_verdict, any("less accurate" in each for each in found.objections)) == (
+        verdict,
+        verdict == "lost",
+    )
 
 
 def test_two_scripts_and_a_ladder_on_a_page(tmp_path: Path, approved: Any) -> None:
@@ -100,8 +102,7 @@ def test_two_scripts_and_a_ladder_on_a_page(tmp_path: Path, approved: Any) -> No
     unsure = replace(SCRIPTS, gain=Gain(1.8, None), notes=())
     results = (ladder("kept", None), SCRIPTS, less, unsure)
     page = tmp_path / "page.md"
-    assert training.speedup_report(page, *results) == page
-    assert list(tmp_path.iterdir()) == [page]
+    assert (training.speedup_report(page, *results), list(tmp_path.iterdir())) == (page, [page])
     assert page.read_text(encoding="utf-8") == approved
 
 
@@ -160,9 +161,12 @@ def test_a_recorded_ladder_by_hand(approved: Any) -> None:
     """
     found = training.recorded_ladder(recorded(*CLIMBED))
     ratios = [gain.ratio for row in found.rows.values() for gain in row]
-    assert ratios == pytest.approx([4, 4, 2.5, 2, 5, 1.25])
-    assert found.together.interval == pytest.approx((5 * 0.9 / 1.1, 5 * 1.1 / 0.9))
-    assert (found.product, found.evidence.badge) == (pytest.approx(8), "RECORDED")
+    assert (ratios, found.together.interval, found.product, found.evidence.badge) == (
+        pytest.approx([4, 4, 2.5, 2, 5, 1.25]),
+        pytest.approx((5 * 0.9 / 1.1, 5 * 1.1 / 0.9)),
+        pytest.approx(8),
+        "RECORDED",
+    )
     less = [training.recorded_ladder(recorded(*rows)) for rows in (CLIMBED[:3], CLIMBED[1:], ())]
     lines = (f"{one!r}\n{one.table()}\n" for one in (found, *less))
     assert "".join(lines) == approved
