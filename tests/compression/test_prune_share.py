@@ -1,5 +1,7 @@
 """Pruning, sparse layers and shared values: zeros stay zero, removing equals zeroing."""
 
+import copy
+import functools
 import itertools
 from typing import Any
 
@@ -28,18 +30,24 @@ def test_exactly_the_smallest_weights_become_zero(amount: float) -> None:
     pruned = compression.prune(cnn, amount)
     old, new = (torch.cat([w.flatten() for w in weights(each)]) for each in (cnn, pruned))
     gone = new == 0
-    assert int(gone.sum()) == round(amount * old.numel())
-    assert torch.equal(new[~gone], old[~gone])
+    assert (int(gone.sum()), torch.equal(new[~gone], old[~gone])) == (
+        round(amount * old.numel()),
+        True,
+    )
     assert amount == 0 or old[gone].abs().max() <= old[~gone].abs().min()
     start = [weight.clone() for weight in weights(pruned)]
     again = [{"amount": 0.95}, {"amount": 0.3}, {"amount": 0.5, "pattern": "2:4"}]
     later = [trained(pruned, IMAGES), *(compression.prune(pruned, **options) for options in again)]
     for model, least in zip(later, (amount, 0.95, 0.3, 0.5), strict=True):
         zeros = torch.cat([weight.flatten() == 0 for weight in weights(model)])
-        assert zeros.double().mean() >= max(least, amount) - 1e-3
-        assert all(bool((b[a == 0] == 0).all()) for a, b in zip(start, weights(model), strict=True))
-    assert all(map(torch.equal, before, weights(cnn)))
-    assert not torch.equal(start[0], weights(pruned)[0])
+        assert (
+            zeros.double().mean() >= max(least, amount) - 1e-3,
+            all(bool((b[a == 0] == 0).all()) for a, b in zip(start, weights(model), strict=True)),
+        ) == (True, True)
+    assert (
+        all(map(torch.equal, before, weights(cnn))),
+        not torch.equal(start[0], weights(pruned)[0]),
+    ) == (True, True)
 
 
 def test_two_of_four_agrees_with_every_choice() -> None:
@@ -107,8 +115,12 @@ def test_the_channels_that_stay_are_the_largest_as_what_follows_scales_them() ->
         compression.prune(filters([2.0, -1.0, 3.0], norm), 0.34, structured=True),  # 1.8, 4, 0
         compression.prune(filters([3.0, 1.0, 2.0], depth), 0.34, structured=True),  # 0.3, 1, 2
     ]
-    assert [one[0].weight.flatten().tolist() for one in left] == [[2.0, -1.0], [1.0, 2.0]]
-    assert (left[0][1].num_features, left[1][1].groups, left[1][2].in_channels) == (2, 2, 2)
+    assert (
+        [one[0].weight.flatten().tolist() for one in left],
+        left[0][1].num_features,
+        left[1][1].groups,
+        left[1][2].in_channels,
+    ) == ([[2.0, -1.0], [1.0, 2.0]], 2, 2, 2)
 
 
 class Between(nn.Module):
@@ -181,8 +193,44 @@ def test_a_codebook_is_as_good_as_scikit_learns(clusters: int) -> None:
     start = torch.linspace(float(values.min()), float(values.max()), clusters).numpy()[:, None]
     means = cluster.KMeans(clusters, init=start, n_init=1, max_iter=200, tol=0)
     theirs = means.fit(values.numpy()[:, None])
-    assert float((values - shared).square().sum()) == pytest.approx(theirs.inertia_, rel=1e-4)
-    assert torch.equal((values - shared[0]).abs(), (values[:, None] - book).abs().min(1).values)
+    assert (
+        float((values - shared).square().sum()),
+        torch.equal((values - shared[0]).abs(), (values[:, None] - book).abs().min(1).values),
+    ) == (pytest.approx(theirs.inertia_, rel=1e-4), True)
+
+
+STATIC = {"activations": "static", "calibration": torch.ones(2, 8)}
+# How a copy is made, and whether it can be trained.
+COPIES: dict[str, tuple[Any, bool]] = {
+    "prune": (compression.prune, True),
+    "channels": (functools.partial(compression.prune, structured=True), True),
+    "share": (functools.partial(compression.share_weights, clusters=3), True),
+    "aware": (functools.partial(compression.quantize_aware, bits=3), True),
+    "quantize": (compression.quantize, False),
+    "static": (functools.partial(compression.quantize, **STATIC), False),
+    "csr": (compression.to_sparse, False),
+}
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("kind", COPIES)
+def test_a_copy_keeps_what_is_skipped_what_is_frozen_and_its_mode(
+    kind: str, training: bool
+) -> None:
+    """Skipped layers stay, frozen ones stay frozen, and the caller's model does not change. Only a
+    copy that can be trained has the model's mode.
+    """
+    (make, trains), model = COPIES[kind], networks.mlp(8, 8, 8).train(training)
+    model.layers[3].requires_grad_(False)
+    before, made = copy.deepcopy(model), make(model, skip=["layers.1"])
+    torch.testing.assert_close(dict(model.state_dict()), dict(before.state_dict()), rtol=0, atol=0)
+    skipped, frozen, free = (made.layers[k] for k in (1, 3, 5))
+    assert repr(skipped) == repr(before.layers[1]) != repr(frozen)
+    assert (
+        [any(p.requires_grad for p in layer.parameters()) for layer in (skipped, frozen, free)],
+        {each.training for each in made.layers},
+        {each.training for each in model.modules()},
+    ) == ([True, False, trains], {training and trains}, {training})
 
 
 def test_a_shared_value_learns_from_all_that_share_it() -> None:
@@ -197,5 +245,7 @@ def test_a_shared_value_learns_from_all_that_share_it() -> None:
         step = 0.1 * plain[0].weight.grad[before == value].sum()
         torch.testing.assert_close(shared[0].weight[before == value].unique(), (value - step)[None])
     tied = compression.share_weights(networks.transformer(20, 16, 2, 1, context=8, tied=True), 4)
-    assert torch.equal(compression.share_weights(plain, 24)[0].weight, plain[0].weight)
-    assert tied.head.weight is tied.tokens.weight
+    assert (
+        torch.equal(compression.share_weights(plain, 24)[0].weight, plain[0].weight),
+        tied.head.weight is tied.tokens.weight,
+    ) == (True, True)

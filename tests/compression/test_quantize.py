@@ -30,8 +30,10 @@ def test_codes_by_hand() -> None:
     layer = nn.Linear(3, 2, bias=False)
     layer.weight.data[:] = torch.tensor([[1.27, -0.635, 0.01], [0.0127, 0.00635, 0.0]])
     each = compression.quantize(nn.Sequential(layer))[0]
-    assert each.codes.tolist() == [[127, -64, 1], [127, 64, 0]]
-    assert each.scale.flatten().tolist() == pytest.approx([0.01, 0.0001])
+    assert (each.codes.tolist(), each.scale.flatten().tolist()) == (
+        [[127, -64, 1], [127, 64, 0]],
+        pytest.approx([0.01, 0.0001]),
+    )
     whole = compression.quantize(nn.Sequential(layer), "per-tensor")[0]
     assert (whole.codes.tolist(), float(whole.scale)) == (
         [[127, -64, 1], [1, 1, 0]], pytest.approx(0.01),
@@ -48,8 +50,10 @@ def test_weights_agree_with_torchs_fake_quantization(bits: int, weights: str) ->
     zero = torch.zeros(5, dtype=torch.int32)
     fake = torch.fake_quantize_per_channel_affine(layer.weight, scales, zero, 0, -most, most)
     tie = ((layer.weight / done.scale).abs() % 1 - 0.5).abs() < 1e-4
-    assert torch.equal(done.weight[~tie], fake[~tie])
-    assert bool(((done.weight - layer.weight).abs() <= done.scale / 2 + 1e-7).all())
+    assert (
+        torch.equal(done.weight[~tie], fake[~tie]),
+        bool(((done.weight - layer.weight).abs() <= done.scale / 2 + 1e-7).all()),
+    ) == (True, True)
     x = torch.randn(2, 3, 9, 9)
     expected = nn.functional.conv2d(x, done.weight, layer.bias, padding=2, dilation=2)
     torch.testing.assert_close(done(x), expected)
@@ -67,8 +71,10 @@ def test_inputs_agree_with_torchs_fake_quantization(low: float, width: float, bi
     assert float(ours[0]) == 0.0
     assume(step > 3e-39)  # torch multiplies by 1 / step, which overflows for smaller ones
     fake = torch.fake_quantize_per_tensor_affine(x, step, zero, 0, most)
-    assert bool(((ours - fake).abs() <= step * 1.001).all())
-    assert float((ours - fake).abs().gt(step / 2).float().mean()) <= 0.1
+    assert (
+        bool(((ours - fake).abs() <= step * 1.001).all()),
+        float((ours - fake).abs().gt(step / 2).float().mean()) <= 0.1,
+    ) == (True, True)
     beyond, ends = layer(torch.tensor([[-1e6], [1e6]])), [-zero * step, (most - zero) * step]
     assert beyond.flatten().tolist() == pytest.approx(ends, rel=1e-5)
 
@@ -117,8 +123,10 @@ def test_integer_kernels_give_the_same_numbers(kind: str, place: str) -> None:
     step = float(x.max().clamp(min=0) - x.min().clamp(max=0)) / 127  # a step of seven bits
     reach = exact[0].weight.abs().flatten(1).sum(1) * step
     difference = (integer(x) - exact(x)).abs()
-    assert bool((difference <= (reach[:, None, None] if image else reach) + 1e-4).all())
-    assert torch.equal(copy.deepcopy(integer)(x), integer(x))
+    assert (
+        bool((difference <= (reach[:, None, None] if image else reach) + 1e-4).all()),
+        torch.equal(copy.deepcopy(integer)(x), integer(x)),
+    ) == (True, True)
 
 
 @pytest.mark.parametrize(
@@ -143,10 +151,10 @@ def test_aware_training_is_what_is_shipped(activations: str | None, model: nn.Mo
         aware(x), compression.finish(aware.requires_grad_(False))(x), atol=1e-6, rtol=1e-5
     )
     layer, y = nn.Linear(5, 3), torch.randn(7, 5)
-    straight = compression.quantize_aware(nn.Sequential(layer), bits=3)
+    straight = compression.quantize_aware(nn.Sequential(layer), "per-tensor", bits=3)
     straight(y).square().sum().backward()
-    rounded = compression.quantize(nn.Sequential(layer), bits=3)[0].weight.clone().requires_grad_()
-    nn.functional.linear(y, rounded, layer.bias).square().sum().backward()
+    rounded = compression.quantize(nn.Sequential(layer), "per-tensor", bits=3)[0].weight.clone()
+    nn.functional.linear(y, rounded.requires_grad_(), layer.bias).square().sum().backward()
     weight = next(p for p in straight.parameters() if p.shape == layer.weight.shape)
     torch.testing.assert_close(weight.grad, rounded.grad)
 

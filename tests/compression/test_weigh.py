@@ -37,8 +37,11 @@ def test_flops_by_hand(approved: Any) -> None:
     kinds = (model, pruned, sparse, compression.quantize(model))
     costs = [compression.count(each, x) for each in kinds]
     by_hand = [2 * 25 * 8 * 3 * 9, 2 * 9 * 8 * 2 * 9, 2 * 9 * 8 * 8, 2 * 9 * 8, 2 * 72 * 5]
-    assert [flops for _, _, flops in costs[0].layers.values()] == [2 * each for each in by_hand]
-    assert (costs[0].flops_per_item, costs[1].flops) == (sum(by_hand), costs[0].flops)
+    assert (
+        [flops for _, _, flops in costs[0].layers.values()],
+        costs[0].flops_per_item,
+        costs[1].flops,
+    ) == ([2 * each for each in by_hand], sum(by_hand), costs[0].flops)
     assert told(*costs) == approved
 
 
@@ -91,8 +94,11 @@ def test_what_is_not_in_plain_layers_counts_too() -> None:
     cost = compression.count(Other(), torch.zeros(3, 5, 8))
     recurrent = 2 * 3 * 5 * 4 * 16 * (8 + 16 + 16 + 16)
     flops = {name: flops for name, (_, _, flops) in cost.layers.items()}
-    assert flops == {"cells": recurrent, "head": 2 * 2 * 3 * 256}
-    assert (cost.other_flops, cost.flops) == (2 * 3 * 16 * 3, sum(flops.values()) + 288)
+    assert (flops, cost.other_flops, cost.flops) == (
+        {"cells": recurrent, "head": 2 * 2 * 3 * 256},
+        2 * 3 * 16 * 3,
+        sum(flops.values()) + 288,
+    )
     assert "one operator was not counted: others::product" in cost.notes[0].sentence
 
 
@@ -189,11 +195,27 @@ def test_times_are_those_of_the_clock_and_reasons_follow_from_facts(approved: An
         (16, 0, ("csr",), 32, facts[3][-1]), (32, 0, ("integers in float",), 64, facts[4][-1]),
         (32, 0, ("shared",), 64, 1), (16, 0, (), 32, 1), (8, 0, (), 16, 1), (32, 0, (), 64, 1),
     ]  # fmt: skip
-    assert (first_one.moved_bytes, found.batch) == (4 * (32 + 800 + 400), 100)
-    assert seen == [*sorted(seen[:-1]), 1.0]
+    assert (first_one.moved_bytes, found.batch, seen) == (
+        4 * (32 + 800 + 400),
+        100,
+        [*sorted(seen[:-1]), 1.0],
+    )
     sizes = [compression.size_on_disk(model) for model in models.values()]
     assert [each.file_bytes for each in found.models] == sizes
     assert "".join(f"{sentence}\n" for sentence in found.sentences) == approved
+
+
+def test_a_task_gives_the_batch_and_one_broken_seed_is_named() -> None:
+    """The batch has the size that was asked for; each seed has its own accuracy; a note names the
+    label of which one model is broken.
+    """
+    seeds = [training.task("digits-mlp").make_model() for _ in range(2)]
+    nn.init.constant_(seeds[1].layers[1].bias, float("nan"))
+    options = {"batch_size": 16, "deadline": 0.001, "device": "cpu"}
+    found = compression.weigh({"one": seeds}, "digits-mlp", **options)
+    is_finite = [bool(np.isfinite(one.loss)) for one in found.models[0].accuracies]
+    assert (found.batch, is_finite) == (16, [True, False])
+    assert any(str(note).startswith("diverged: one: ") for note in found.notes)
 
 
 def weighed(label: str = "x", **changes: Any) -> WeighedModel:
@@ -256,9 +278,10 @@ def test_a_weighing_says_what_its_numbers_say(approved: Any) -> None:
 @pytest.mark.slow
 def test_recipes_are_cooked_and_weighed() -> None:
     """Recipes give the forms that they name and shrink the files, each seed trains a network and
-    gives one accuracy, and an early stop is an error. A note says that fine-tuned models have
-    trained for longer. Batch norms hold the averages of the final weights: a model answers as with
-    those of all its data. Neither a diet nor a ladder keeps a task that the caller no longer has.
+    gives one accuracy, as `training.fit` with that seed, and an early stop is an error. A note says
+    that fine-tuned models have trained for longer, by the share of the epochs asked for. Batch
+    norms hold the averages of the final weights: a model answers as with those of all its data.
+    Neither a diet nor a ladder keeps a task that the caller no longer has.
     """
     small = Recipe(channels=0.5, zeros=0.8, bits=3, fine_tune=0.1)
     found = compression.diet(
@@ -272,6 +295,7 @@ def test_recipes_are_cooked_and_weighed() -> None:
             Recipe(zeros=0.9, compute="csr", fine_tune=0),
         ],
         seeds=(0, 1, 1),
+        batch_size=16,
         deadline=0.02,
         device="cpu",
     )
@@ -286,10 +310,17 @@ def test_recipes_are_cooked_and_weighed() -> None:
         len({each.loss for each in first.accuracies}),  # each seed trains its own network
         [each.forms for each in (bits, static, shared, sparse)],
         found.notes[0].code,
-    ) == (True, 2, [("integers in float",)] * 2 + [("shared",), ("csr",)], "trained-longer")
+        found.batch,
+        first.accuracies[1].loss,
+    ) == (
+        True, 2, [("integers in float",)] * 2 + [("shared",), ("csr",)], "trained-longer", 16,
+        pytest.approx(training.fit("digits-mlp", seed=1, device="cpu").accuracy.loss, rel=0.01),
+    )  # fmt: skip
     refused(StoppedError, compression.diet, "digits-mlp", [small], seeds=(7,), stop=lambda: True)
     task = dataclasses.replace(training.task("digits-cnn"), name="of the caller")
-    model = compression.cook(Recipe(bits=3, fine_tune=0.1), task, device="cpu")
+    said, options = list[str](), {"device": "cpu", "progress": lambda _, text: said.append(text)}
+    model = compression.cook(Recipe(bits=3, fine_tune=0.1), task, **options)
+    assert said.count("fine-tuning with rounding") == 1297 // 64  # one of eight epochs
     torch.testing.assert_close(
         *(model.train(on)(task.train.inputs).softmax(1) for on in (False, True)), rtol=0, atol=0.1
     )
