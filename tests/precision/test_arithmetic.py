@@ -1,5 +1,6 @@
 """Effects of rounding: sums and products against fractions, gradients, autocast, TF32."""
 
+import copy
 import math
 from fractions import Fraction
 from typing import Any
@@ -41,8 +42,10 @@ def test_a_sum_is_rounded_once_a_step(x: list[float], name: str) -> None:
     """A sum one by one equals one in fractions that is rounded once per step."""
     found = precision.sum_error(x, [name])
     held = [float(precision.round_to(value, name)) for value in x]
-    assert row(found, name).total == added(held, name)
-    assert found.exact == float(sum(map(Fraction, x)))
+    assert (row(found, name).total, found.exact) == (
+        added(held, name),
+        float(sum(map(Fraction, x))),
+    )
 
 
 def test_sums_by_hand(approved: Any) -> None:
@@ -79,8 +82,10 @@ def test_a_product_against_fractions() -> None:
         assert (way.max_relative_error, way.rms_relative_error) == pytest.approx(expected)
     here = precision.matmul_error(a, b, ["float32", "bfloat16", "float8_e4m3fn"], device="cpu")
     measured = {each.operands: each for each in here.rows if each.badge == "MEASURED"}
-    assert set(measured) == {"float32", "bfloat16"}
-    assert measured["bfloat16"].max_relative_error < 2 * 2.0**-8
+    assert (set(measured), measured["bfloat16"].max_relative_error < 2 * 2.0**-8) == (
+        {"float32", "bfloat16"},
+        True,
+    )
     assert measured["float32"].max_relative_error < 20 * 2.0**-24
 
 
@@ -96,14 +101,37 @@ def test_gradients_by_hand(approved: Any) -> None:
     nn.init.constant_(first.weight, 3.0)
     nn.init.constant_(second.weight, 5.0)
     found = precision.gradients(model, torch.tensor([[2.0]]), loss=torch.sum)
-    assert found.kind("parameters").sorted_magnitudes.tolist() == [6.0, 10.0]
-    assert found.kind("activations").sorted_magnitudes.tolist() == [1.0, 5.0, 5.0]
+    assert (
+        found.kind("parameters").sorted_magnitudes.tolist(),
+        found.kind("activations").sorted_magnitudes.tolist(),
+    ) == ([6.0, 10.0], [1.0, 5.0, 5.0])
     shut = precision.gradients(model, torch.tensor([[-2.0]]), loss=torch.sum)
     lost = precision.gradients(other, torch.tensor([[1.0, math.nan, 2.0]]), loss=torch.sum)
-    assert all(p.grad is None for p in model.parameters())
-    assert torch.equal(torch.get_rng_state(), state)
+    assert (
+        all(p.grad is None for p in model.parameters()),
+        torch.equal(torch.get_rng_state(), state),
+    ) == (True, True)
     text = "".join(f"{one.all!r}\n{told(one)}" for one in (found, shut, lost))
     assert text.replace(found.evidence.device, "A CPU") == approved
+
+
+def test_gradients_leave_the_model_as_it_is() -> None:
+    """A norm's averages and float64 weights stay; targets reach the loss, and one kind is chosen.
+
+    By hand: 2 and 4 are normalized to -1 and 1, three times that minus the target 1 is -4 and 2,
+    whose squares give dy = -8, 4 and three times that before; dw = 12, and of the norm 36 and -12.
+    """
+    model = nn.Sequential(nn.BatchNorm1d(1, eps=1e-12), nn.Linear(1, 1, bias=False)).double()
+    nn.init.constant_(model[1].weight, 3.0)
+    before, x = copy.deepcopy(model.state_dict()), torch.tensor([[2.0], [4.0]]).double()
+    options = {"loss": lambda y, t: (y - t).square().sum(), "targets": torch.ones(2, 1)}
+    found = precision.gradients(model, x, **options)
+    torch.testing.assert_close(model.state_dict(), before, rtol=0, atol=0)
+    sizes = [found.kind(kind).sorted_magnitudes for kind in ("parameters", "activations")]
+    assert np.concatenate(sizes) == pytest.approx([12, 12, 36, 4, 8, 12, 24])
+    one = precision.gradient_window(found, which="activations")
+    facts = (one.which, one.label, one.count, one.evidence)
+    assert facts == ("activations", "Sequential", 4, found.evidence)
 
 
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "float8_e4m3fn", "float4_e2m1fn"])
@@ -170,8 +198,11 @@ def test_the_cpus_policy_is_the_documented_one(dtype: str) -> None:
     """Over 100 operators follow the documented lists, except three that the lists leave out."""
     # the caller's mode changes nothing
     policy = torch.inference_mode(dtype == "float16")(precision.autocast_policy)("cpu", dtype)
-    assert (policy.evidence.badge, len(policy.rows) > 100) == ("MEASURED", True)
-    assert "not as documented: tensordot" in [row[0] for row in policy.table()[1]]
+    assert (
+        policy.evidence.badge,
+        len(policy.rows) > 100,
+        "not as documented: tensordot" in [row[0] for row in policy.table()[1]],
+    ) == ("MEASURED", True, True)
     # The first two call mm, which is listed; the third has a kernel in PyTorch's autocast registry.
     left_out = {"multi_dot", "tensordot", "smooth_l1_loss"}
     seen = [row for row in policy.rows if row.policy is not None]
@@ -194,8 +225,11 @@ def test_policies_of_devices_that_are_not_here(kind: str) -> None:
     if torch.cuda.is_available():
         pytest.skip("this machine has CUDA: the gpu test observes it")
     policy = precision.autocast_policy(kind, "float16")
-    assert (policy.evidence.badge, policy.observed) == ("MODELLED", kind == "cuda")
-    assert {"layer_norm", "exp"} <= set(policy.operators("float32"))
+    assert (
+        policy.evidence.badge,
+        policy.observed,
+        {"layer_norm", "exp"} <= set(policy.operators("float32")),
+    ) == ("MODELLED", kind == "cuda", True)
     seen = [row for row in policy.rows if row.policy is not None]
     assert {row.documented for row in seen if row.policy != row.documented} <= {"inputs"}
     assert kind == "xpu" or policy.row("scaled_dot_product_attention").note

@@ -160,8 +160,10 @@ def test_rounding_keeps_the_order(x: float, y: float, name: str) -> None:
     np.testing.assert_array_equal(precision.round_to(held, name), held)
     assert held[0] <= held[1]
     for one in (precision.number(value, name) for value in held.tolist()):
-        assert math.isnan(one.below) or one.below < one.held
-        assert math.isnan(one.above) or one.held < one.above
+        assert (
+            math.isnan(one.below) or one.below < one.held,
+            math.isnan(one.above) or one.held < one.above,
+        ) == (True, True)
 
 
 def test_formats_and_numbers_in_tables(approved: Any) -> None:
