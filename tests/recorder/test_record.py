@@ -96,8 +96,10 @@ def test_a_run_ends_with_its_budget_and_a_later_one_goes_on(bench: Bench, path: 
     a = bench("a", [0] * 4, fails={1: RuntimeError("boom  \n happened")})
     reasons = {"a i=1": "RuntimeError: boom happened", "a i=3": REACH}
     first = bench.run(path, a, minutes=25 / 60)
-    assert {entry.key: entry.reason for entry in first.missing()} == reasons
-    assert recordings.read(path).to_dict() == first.to_dict()
+    assert (
+        {entry.key: entry.reason for entry in first.missing()},
+        recordings.read(path).to_dict(),
+    ) == (reasons, first.to_dict())
     bench.ran()
     other = bench.run(path, bench("b", [0]))
     assert {entry.key: entry.reason for entry in other.missing()} == reasons
@@ -121,9 +123,12 @@ def test_a_continued_file_keeps_what_stood_in_it(bench: Bench, path: Path) -> No
     )  # fmt: skip
     recordings.write(old, path)
     second = bench.run(path, a, minutes=5 / 60, name=None, command="two")
-    assert (second.name, second.notes) == ("old-box", old.notes)
-    assert second.environment.command == "one, continued by two"
-    assert second.environment.libraries == libraries
+    assert (
+        second.name,
+        second.notes,
+        second.environment.command,
+        second.environment.libraries,
+    ) == ("old-box", old.notes, "one, continued by two", libraries)
     assert second.evidence(second.find("a", i=0)).date == date
     assert date < second.environment.date <= second.evidence(second.find("a", i=1)).date
     third = bench.run(path, a, command=None, name="new-box", minutes=7)
@@ -183,8 +188,10 @@ def test_each_case_gets_a_bounded_share_of_the_budget(bench: Bench, path: Path) 
 def test_visits_lie_apart(bench: Bench, path: Path) -> None:
     """Visits rotate over 30 cases; near the budget's end only cases that can finish are begun."""
     recording = bench.run(path, bench("a", [0] * 31, seconds=1.0), visits=3)
-    assert [number for _, number in bench.ran()] == [*[*range(30)] * 3, 30, 30, 30]
-    assert {len(entry.timing.visits_seconds) for entry in recording.entries} == {3}
+    assert (
+        [number for _, number in bench.ran()],
+        {len(entry.timing.visits_seconds) for entry in recording.entries},
+    ) == ([*[*range(30)] * 3, 30, 30, 30], {3})
     many = bench.run(path, bench("b", [0] * 60, seconds=1.0), visits=3, minutes=100 / 60)
     assert [len(entry.timing.visits_seconds or (1,)) for entry in many.select("b")] == [
         *([3] * 33), 1,
@@ -202,8 +209,10 @@ def test_the_interval_is_students_t_between_visits(bench: Bench, path: Path, cou
     timing = timing.entries[0].timing
     logs = np.log(medians)
     wanted = np.exp(stats.t.interval(0.95, count - 1, loc=logs.mean(), scale=stats.sem(logs)))
-    assert timing.interval_seconds == pytest.approx(tuple(wanted), rel=1e-3)
-    assert timing.visits_seconds == pytest.approx(tuple(medians))
+    assert (timing.interval_seconds, timing.visits_seconds) == (
+        pytest.approx(tuple(wanted), rel=1e-3),
+        pytest.approx(tuple(medians)),
+    )
     found = (timing.median_seconds, timing.launch_seconds, timing.sample_count)
     assert found == pytest.approx((np.median(medians), np.median(medians), 50 * count))
     kept = [(timing.samples_seconds == median).sum() for median in medians]
@@ -216,8 +225,10 @@ def test_what_is_long_or_fails_is_visited_once(bench: Bench, path: Path) -> None
     fails: dict[int, Exception] = {1: RuntimeError("x")}
     recording = bench.run(path, long, slow, bench("short", [0, 0], 1.0, fails=fails), visits=3)
     first = [("long", 0), ("slow", 0), ("short", 0), ("short", 1)]
-    assert bench.ran() == [*first, ("short", 0), ("short", 0)]
-    assert [entry.recorded for entry in recording.entries] == [True, True, True, False]
+    assert (bench.ran(), [entry.recorded for entry in recording.entries]) == (
+        [*first, ("short", 0), ("short", 0)],
+        [True, True, True, False],
+    )
     b = bench("b", [0], 1.0, fails=fails)
     fails.clear()
     before = bench.run(path, b, minutes=0.01, visits=3).find("b", i=0)
@@ -290,8 +301,7 @@ def test_the_file_is_whole_after_each_case(bench: Bench, path: Path) -> None:
         counts.append(sum(entry.recorded for entry in recordings.read(path).entries))
 
     bench.run(path, bench("a", [0] * 6, seconds=2.5), progress=count)
-    assert counts == [1, 1, 3, 3, 5, 5]
-    assert len(recordings.read(path).select("a")) == 6
+    assert (counts, len(recordings.read(path).select("a"))) == ([1, 1, 3, 3, 5, 5], 6)
 
 
 REGISTER = """
