@@ -48,6 +48,7 @@ def work(array: np.ndarray, *, tensor: torch.Tensor) -> dict[str, Any]:
             for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
         ],
         "threads": torch.get_num_threads(), "backend": dist.get_backend(),
+        "timeout": dist.group.WORLD._get_backend(torch.device("cpu")).options._timeout.seconds,
     }  # fmt: skip
 
 
@@ -56,20 +57,55 @@ def test_a_function_runs_on_every_rank(ranks: Ranks, capsys: pytest.CaptureFixtu
     array = np.zeros(3)
     found = ranks.run(work, array, tensor=torch.ones(2))
     for rank, one in enumerate(found):
-        assert one["array"].tolist() == [rank] * 3
-        assert one["tensor"].tolist() == [2, 2]
-        assert (one["total"], one["threads"], one["backend"]) == (1.0, 1, "gloo")
-        assert one["environment"] == [rank, 2, rank, 2]
-    assert array.tolist() == [0, 0, 0]
-    assert len({one["pid"] for one in found} | {os.getpid()}) == 3
+        assert (one["array"].tolist(), one["tensor"].tolist()) == ([rank] * 3, [2, 2])
+        facts = [one[name] for name in ("total", "threads", "backend", "timeout", "environment")]
+        assert facts == [1.0, 1, "gloo", 20, [rank, 2, rank, 2]]
+    assert (array.tolist(), len({one["pid"] for one in found} | {os.getpid()})) == ([0, 0, 0], 3)
     assert capsys.readouterr().out.splitlines() == [
         f"[rank {rank}] {line}" for rank in range(2) for line in (f"first of {rank}", "second")
     ]
     assert ranks.hosts == (socket.gethostname(),) * 2
     for of_rank in ranks.log:
         (call,) = of_rank
-        assert (call.name, call.payload_bytes, call.group) == ("all_reduce", 4000, (0, 1))
-        assert call.seconds >= 0
+        assert (call.name, call.payload_bytes, call.group, call.seconds >= 0) == (
+            "all_reduce",
+            4000,
+            (0, 1),
+            True,
+        )
+
+
+def rooted() -> None:
+    """Call what has a root among ranks 1 and 3, with rank 3 as root, then send it a message."""
+    pair, here, x = dist.new_group([1, 3]), dist.get_rank(), torch.ones(2, dtype=torch.float64)
+    if here % 2:
+        parts = [torch.ones(2, dtype=torch.float64) for _ in range(2)] if here == 3 else None
+        dist.broadcast(x, 3, group=pair)
+        dist.reduce(x, 3, group=pair)
+        dist.gather(x, parts, 3, group=pair)
+        dist.scatter(x, parts, 3, group=pair)
+        dist.send(x, 3) if here == 1 else dist.recv(x, 1)
+
+
+def test_a_log_tells_the_root_from_the_others(four_ranks: Ranks) -> None:
+    """By hand, for 16 bytes on each of two ranks: what the root and the other rank contribute and
+    receive; ranks are those of the whole cluster, also in a smaller group.
+    """
+    four_ranks.run(rooted)
+    found = [
+        [(one.name, one.input_bytes, one.output_bytes, one.root) for one in of_rank]
+        for of_rank in four_ranks.log
+    ]
+    assert found == [
+        [],
+        [("broadcast", 0, 16, 3), ("reduce", 16, 0, 3), ("gather", 16, 0, 3),
+         ("scatter", 0, 16, 3), ("send", 16, 0, 3)],
+        [],
+        [("broadcast", 16, 16, 3), ("reduce", 16, 16, 3), ("gather", 16, 32, 3),
+         ("scatter", 32, 16, 3), ("recv", 0, 16, 1)],
+    ]  # fmt: skip
+    kinds = {(one.dtype, one.group) for of_rank in four_ranks.log for one in of_rank}
+    assert kinds == {("float64", (1, 3)), ("float64", (0, 1, 2, 3))}
 
 
 def test_what_cannot_travel_leaves_the_ranks_usable(ranks: Ranks) -> None:
@@ -93,20 +129,21 @@ def test_a_second_cluster_its_threads_and_its_end(ranks: Ranks) -> None:
     or thread is left, and the first cluster still works.
     """
     said: list[tuple[float, bool]] = []
+    port = 20_000 + os.getpid() % 10_000
     second = gl.parallel.cluster(
-        1, threads=2, progress=lambda part, _: said.append((part, second.ready))
+        1, threads=2, port=port, progress=lambda part, _: said.append((part, second.ready))
     )
     states, before, threads = [repr(second)], below(), psutil.Process().num_threads()
     with pytest.raises(ZeroDivisionError), second:  # noqa: PT012
         states.append(repr(second))
         mine = below() - before
-        assert second.run(torch.get_num_threads) == [2]
+        chosen = second.run(lambda: (torch.get_num_threads(), os.environ["MASTER_PORT"]))
+        assert chosen == [(2, str(port))]
         raise ZeroDivisionError
     states.append(repr(second))
     second.stop()
     gl.parallel.cluster(1).start()  # dropped, as where its cell is run again
-    assert mine
-    assert gone(below() - before)
+    assert (bool(mine), gone(below() - before)) == (True, True)
     end = time.monotonic() + 30
     while psutil.Process().num_threads() > threads and time.monotonic() < end:
         time.sleep(0.01)
@@ -115,8 +152,7 @@ def test_a_second_cluster_its_threads_and_its_end(ranks: Ranks) -> None:
         "<Ranks: 1 on no machines, not started>", "<Ranks: 1 on 1 machine, ready>",
         "<Ranks: 1 on 1 machine, stopped>",
     ]  # fmt: skip
-    assert said == sorted(said)
-    assert said[-1] == (1.0, False)
+    assert (said, said[-1]) == (sorted(said), (1.0, False))
     refused(RankError, second.run, dist.get_rank)
     assert ranks.run(dist.get_rank) == [0, 1]
 

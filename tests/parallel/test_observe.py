@@ -26,8 +26,10 @@ def entered(call: Callable[[], Any]) -> tuple[CollectiveCall, ...]:
     end = time.monotonic() + 10  # gloo's own thread may report an end after the call returned
     while any(c.seconds is None for c in seen.calls) and time.monotonic() < end:
         time.sleep(0.001)
-    assert [c.number for c in seen.calls] == list(range(len(seen.calls)))
-    assert all(c.group == (0,) and c.error is None and c.seconds >= 0 for c in seen.calls)
+    assert (
+        [c.number for c in seen.calls],
+        all(c.group == (0,) and c.error is None and c.seconds >= 0 for c in seen.calls),
+    ) == (list(range(len(seen.calls))), True)
     assert seen.in_flight == ()
     return seen.calls
 
@@ -56,8 +58,10 @@ def test_payloads_are_those_of_the_tensors(
 ) -> None:
     """Name, dtype, input bytes and output bytes of a call equal those computed by hand."""
     (one,) = entered(call)
-    assert (one.name, one.dtype, one.input_bytes, one.output_bytes) == expected
-    assert one.payload_bytes == expected[2]
+    assert ((one.name, one.dtype, one.input_bytes, one.output_bytes), one.payload_bytes) == (
+        expected,
+        expected[2],
+    )
 
 
 def test_a_work_is_in_flight_until_it_is_waited_for(alone: None) -> None:
@@ -73,9 +77,15 @@ def test_a_work_is_in_flight_until_it_is_waited_for(alone: None) -> None:
     dist.all_reduce(torch.ones(4))
     assert [(c.name, c.seconds) for c in found] == [("reduce_scatter", None)]
     for seen in (outer, inner):
-        assert [c.name for c in seen.calls] == ["reduce_scatter", "barrier"]
-        assert (seen.in_flight, seen.entered) == ((), 2)
+        assert ([c.name for c in seen.calls], seen.in_flight, seen.entered) == (
+            ["reduce_scatter", "barrier"],
+            (),
+            2,
+        )
         ((number, begin, end),) = seen.waits[:1]
-        assert (number, seen.calls[0].end_seconds) == (0, end)
-        assert seen.calls[0].begin_seconds <= begin <= end
+        assert (number, seen.calls[0].end_seconds, seen.calls[0].begin_seconds <= begin <= end) == (
+            0,
+            end,
+            True,
+        )
     assert dist.Work.wait is before

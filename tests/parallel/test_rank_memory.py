@@ -39,10 +39,12 @@ def test_states_are_what_stays_between_steps(
     p = predict_ranks(SHAPE.model, X, X, optimizer=optimizer, **common)
     states = rank_states(SHAPE, optimizer=optimizer, **common)
     message = 4 * 4 * 8 * 24 * 2 if strategy.startswith("pipeline") else 0  # kept by stages
-    assert 0 <= p.kept_bytes - X.nbytes - states.total_bytes <= message + 4 * size + 64
-    assert states.parameters_bytes == p.peak_by_category["parameters"]
-    assert states.optimizer_bytes == p.peak_by_category["optimizer"]
-    assert sum(p.peak_by_category.values()) == p.peak_bytes
+    assert (
+        0 <= p.kept_bytes - X.nbytes - states.total_bytes <= message + 4 * size + 64,
+        states.parameters_bytes,
+        states.optimizer_bytes,
+        sum(p.peak_by_category.values()),
+    ) == (True, p.peak_by_category["parameters"], p.peak_by_category["optimizer"], p.peak_bytes)
     assert p.parameter_count == SHAPE.parameter_count
     held = p.peak_bytes + p.scratch_bytes
     assert [p.needed_bytes(kind) for kind in ("cuda", "cpu")] == [
@@ -72,8 +74,7 @@ def test_a_largest_batch_fits_on_a_rank_and_one_more_does_not() -> None:
         largest_batch, GptShape("of two layers", 2, 24, 4, 20_000, 8, "a test").model,
         lambda n: batch(2 * n), strategy="pipeline-gpipe", ranks=2, memory=800 * 2**20, most=8,
     )  # fmt: skip
-    assert 8 > cut() == cut(rank=1) > 0
-    assert sys.excepthook is hook
+    assert (8 > cut() == cut(rank=1) > 0, sys.excepthook is hook) == (True, True)
 
 
 def test_shares_are_padded_and_stages_hold_their_layers() -> None:
@@ -134,8 +135,10 @@ def test_checkpoints_and_bfloat16_take_less() -> None:
         predict_ranks(whole, x, x, strategy="zero3", ranks=2, **more).peak_by_category
         for more in ({}, {"checkpoint": True}, {"precision": "bfloat16"})
     )
-    assert again["activations"] < 0.8 * plain["activations"]
-    assert half["communication"] <= 0.75 * plain["communication"]
+    assert (
+        again["activations"] < 0.8 * plain["activations"],
+        half["communication"] <= 0.75 * plain["communication"],
+    ) == (True, True)
 
 
 @pytest.mark.parametrize(

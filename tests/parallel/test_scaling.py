@@ -39,7 +39,7 @@ def test_a_collective_over_sizes(ranks: Ranks, operation: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("mode", "batches"), [("strong", [240, 120]), ("weak", [240, 240])])
+@pytest.mark.parametrize(("mode", "batches"), [("strong", [48, 24]), ("weak", [48, 48])])
 def test_steps_on_one_rank_and_on_two(ranks: Ranks, mode: str, batches: list[int]) -> None:
     """A wait of 20 ms stands in for compute. Batches fit the mode, and predictions equal those of
     `models.scaling`. Threads that share a core count as one processor.
@@ -48,15 +48,22 @@ def test_steps_on_one_rank_and_on_two(ranks: Ranks, mode: str, batches: list[int
         exec, "import psutil; psutil.real, psutil.cpu_count = psutil.cpu_count, lambda logical: 1"
     )
     try:
-        found = gl.parallel.scaling(ranks, "mlp", mode=mode, wait_seconds=0.02, deadline=0.6)
+        options = {"mode": mode, "batch": 48, "wait_seconds": 0.02, "deadline": 0.6}
+        found = gl.parallel.scaling(ranks, "cnn", **options)
     finally:
         ranks.run(exec, "import psutil; psutil.cpu_count = psutil.real")
     assert [(p.ranks, p.batch) for p in found.points] == list(zip((1, 2), batches, strict=True))
     one, two = found.points
     assert min(one.samples_seconds) >= 0.02
     assert min(two.samples_seconds) >= (0.01 if mode == "strong" else 0.02)
-    assert found.parameter_bytes == 4 * (256 * 512 + 512 + 512 * 512 + 512 + 512 * 10 + 10)
-    assert (one.speedup, two.efficiency, found.processors) == (1.0, two.speedup / 2, 1)
+    # the norms' weights and biases, three stages of two convolutions, and the linear layer
+    filters = 3 * 16 + 16 * 16 + 16 * 32 + 32 * 32 + 32 * 64 + 64 * 64
+    assert (found.parameter_bytes, one.speedup, two.efficiency, found.processors) == (
+        4 * (2 * 2 * (16 + 32 + 64) + 9 * filters + 64 * 10 + 10),
+        1.0,
+        two.speedup / 2,
+        1,
+    )
     link = (found.latency_seconds, found.bandwidth_bytes_per_second)
     assert (link[0] >= 0, link[1] > 0) == (True, True)  # a fit of noisy times may have no latency
     curve = models.scaling(one.median_seconds, found.parameter_bytes, *link, [1, 2], mode=mode)
@@ -101,9 +108,13 @@ def test_recorded_scaling_by_hand() -> None:
     for end in four.speedup_interval:  # variances of both logarithms add up
         assert abs(math.log(end / four.speedup)) == pytest.approx(0.01 * 2**0.5, rel=0.01)
     expected = pytest.approx(0.025 + 6 * (50e-6 + 1e6 / 1e9), rel=0.01)
-    assert found.prediction.at(4).seconds == expected
-    assert found.overlapped.at(4).seconds == pytest.approx(0.025, rel=0.01)
-    assert (found.processors, found.at(2).batch, four.batch) == (4, 120, 60)
+    assert (
+        found.prediction.at(4).seconds,
+        found.overlapped.at(4).seconds,
+        found.processors,
+        found.at(2).batch,
+        four.batch,
+    ) == (expected, pytest.approx(0.025, rel=0.01), 4, 120, 60)
 
 
 def test_what_was_not_recorded_is_none() -> None:
@@ -114,8 +125,12 @@ def test_what_was_not_recorded_is_none() -> None:
     recorded = machine("cuda", *later, *steps("weak", {1: 0.1, 2: 0.125}))
     assert [gl.parallel.recorded_scaling(one) for one in (machine("cuda"), recorded)] == [None] * 2
     weak = gl.parallel.recorded_scaling(recorded, mode="weak")
-    assert (weak.at(2).speedup, weak.at(2).batch) == (pytest.approx(1.6), 240)
-    assert (weak.prediction, weak.latency_seconds) == (None, None)
+    assert (weak.at(2).speedup, weak.at(2).batch, weak.prediction, weak.latency_seconds) == (
+        pytest.approx(1.6),
+        240,
+        None,
+        None,
+    )
 
 
 def test_the_scaling_of_the_shipped_recordings(approved: Any) -> None:
@@ -141,12 +156,17 @@ MICROBATCH = 32 * 128 * 4  # bytes of a microbatch after a layer, in float32
     ["split", pytest.param("gpipe", marks=pytest.mark.pins), "1f1b", "interleaved"],
 )
 def test_ranks_do_what_the_timetable_says(four_ranks: Ranks, schedule: str) -> None:
-    """Eight microbatches in the timetable's order; each pass waits for what it needs."""
-    r = gl.parallel.run_schedule(four_ranks, schedule, 8, steps=1, **QUICK)
+    """Eight microbatches in the timetable's order, with three chunks where stages have several;
+    each pass waits for what it needs.
+    """
+    chunks = 3 if schedule == "interleaved" else None
+    r = gl.parallel.run_schedule(four_ranks, schedule, 8, steps=1, chunks=chunks, **QUICK)
     for stage in range(4):
-        assert [p.name for p in r.of_stage(stage)] == [p.name for p in r.model.of_stage(stage)]
-        assert r.timeline.lane(stage)[-1].end_seconds == pytest.approx(r.duration)
-    assert r.held == r.model.held
+        assert ([p.name for p in r.of_stage(stage)], r.timeline.lane(stage)[-1].end_seconds) == (
+            [p.name for p in r.model.of_stage(stage)],
+            pytest.approx(r.duration),
+        )
+    assert (r.held, r.chunks) == (r.model.held, chunks or 1)
     seconds = {"forward": 0.004 / r.chunks, "backward": 0.008 / r.chunks}
     assert all(p.duration >= 0.99 * seconds[p.kind] * p.count for p in r.passes)
     found = {(p.kind, p.chunk * 4 + p.stage, p.microbatch): p for p in r.passes}

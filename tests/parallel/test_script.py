@@ -73,11 +73,14 @@ def test_torchrun_gives_the_same_results(ranks: Ranks, tmp_path: Path, approved:
 
 def exported(path: Path | str, function: Any, *args: Any) -> str:
     """Return the script that a cluster writes without being started."""
-    return gl.parallel.cluster(2).export_script(path, function, *args).read_text("utf-8")
+    ranks = gl.parallel.cluster(3, threads=5, timeout_seconds=7.5)
+    return ranks.export_script(path, function, *args).read_text("utf-8")
 
 
 def test_what_a_function_closes_over_and_what_is_installed(tmp_path: Path) -> None:
-    """A closed-over number becomes a constant; an installed package's function is imported."""
+    """A closed-over number becomes a constant; an installed package's function is imported; the
+    ranks, threads and timeout are the cluster's.
+    """
     factor = 11
 
     @torch.no_grad()
@@ -85,8 +88,8 @@ def test_what_a_function_closes_over_and_what_is_installed(tmp_path: Path) -> No
         return factor * SCALE
 
     text = exported(tmp_path / "work.py", scaled)
-    assert "\nfactor = 11\n" in text
-    assert "\ndef scaled() -> int:" in text
+    own = ("per-node=3 ", "set_num_threads(5)", "timedelta(seconds=7.5)")
+    assert all(each in text for each in ("\nfactor = 11\n", "\ndef scaled() -> int:", *own))
     assert "def evaluate" not in exported(tmp_path / "work.py", evaluate)
 
 
