@@ -182,7 +182,8 @@ TEXTS = (
     "i not in (3, n)", "i is not None", "isinstance(complex(x, i), complex)", "2 ** (i % 9)",
     "(x + 2j * i).conjugate().imag", "abs(complex(3, 4) * i)", "a[i % 5 :].size", "m[i % 3].sum()",
     "True and i", "x and i > 3", "-True + i", "(i > 3) ^ True", "i ** 0.5", "i == x + 0.5",
-    "1 <= x <= 2 < i", "m[(w := (i % 3, 1))]", "(lambda *r: r[1] + len(r))(1, i, 2)", "PAIR[-1] + PAIR[:1][0]",
+    "1 <= x <= 2 < i", "m[(w := (i % 3, 1))]", "(lambda *r: r[1] + len(r))(1, i, 2)",
+    "PAIR[-1] + PAIR[:1][0]",
     "(lambda p, /, q: p - q)(i, q=3)", "int(-x * i)", "(w := (i, n))[0] + w[1]",
 )  # fmt: skip
 
