@@ -137,15 +137,15 @@ def test_an_accelerator_of_this_machine_is_measured(
         return copy
 
     def add(a: Any, b: Any) -> Any:
-        clock.now += 1e-3 if id(a) in there else 1e-2
+        clock.now += (1e-3 if id(a) in there else 1e-2) * a.numel() / 16
         return a + b
 
     monkeypatch.setattr(torch.Tensor, "to", to)
     spec = _of_clock(add)
     b = transfer.break_even(spec, [16, 32], deadline=10.0)
-    assert [r.host_seconds for r in b.rows] == pytest.approx([1e-2, 1e-2])
-    # two copies there, the call, and the copy back over the link
-    assert b.rows[0].device_seconds == pytest.approx(3.01e-3, rel=1e-4)
+    assert [r.host_seconds for r in b.rows] == pytest.approx([1e-2, 2e-2])
+    # two copies there, the call of 1 or 2 ms, and the copy back over the link
+    assert [r.device_seconds for r in b.rows] == pytest.approx([3.01e-3, 4.01e-3], rel=1e-4)
     assert (b.reason, b.size) == ("found", 16)
     assert (b.evidence.badge, b.evidence.device) == ("MEASURED", "NVIDIA H200")
     wrong = dataclasses.replace(spec, difference=lambda w, result, inputs: 0.5)
@@ -163,7 +163,7 @@ def test_what_is_left_out_is_noted(clock: Clock, approved: Any) -> None:
     gaps = _recorded({16: 0.5, 64: None}, notes=())
     shown = [
         transfer.break_even(spec, [16, 32, 64], recording=gaps, deadline=800),
-        transfer.break_even(spec, [16, 64, 128], link="pcie4", deadline=9.0),
+        transfer.break_even(spec, [16, 64, 128], link="pcie4", dtype="float64", deadline=9.0),
     ]
     assert "\n".join(map(_shown, shown)) == approved
     usual = _of_clock(clock.takes(1.0, lambda x, *rest: x), "linear")
