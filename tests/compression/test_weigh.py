@@ -222,7 +222,7 @@ def weighed(label: str = "x", **changes: Any) -> WeighedModel:
     """A model of 1,000 bytes that takes a millisecond."""
     ends = (0.9e-3, 1.1e-3)
     plain = WeighedModel(
-        label, 1000, 100, 0, (), 1e6, 10, 1000, 1e-3, ends, 1e-4, None, None, None, (), (), HERE
+        label, 1000, 100, 0, (), 1e6, 10, 4000, 1e-3, ends, 1e-4, None, None, None, (), (), HERE
     )
     return dataclasses.replace(plain, **changes)
 
@@ -238,7 +238,11 @@ def test_a_weighing_says_what_its_numbers_say(approved: Any) -> None:
     """Size, time and accuracy are shown with intervals; the front holds undominated models."""
     rows = (
         weighed("first", accuracies=(right(90), right(80))),
-        weighed("small", file_bytes=250, zeros=60, speedup=2.0, speedup_interval=(1.9, 2.1)),
+        weighed(
+            "small", file_bytes=250, zeros=60, flops_per_item=4e5, speedup=2.0,
+            speedup_interval=(1.9, 2.1), median_seconds=5e-4, interval_seconds=(4e-4, 7e-4),
+            single_seconds=9e-5,
+        ),
         weighed(
             "same", file_bytes=997, speedup=1.1, speedup_interval=(1.0, 1.2),
             reasons=(Note("a", "It rounds."),),
