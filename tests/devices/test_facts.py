@@ -227,7 +227,7 @@ def _nvml(**answers: Any) -> types.ModuleType:
         "DeviceGetMigMode": (1, 1),
         "DeviceGetMemoryBusWidth": 5120,
         "DeviceGetCurrentClocksThrottleReasons": 0x44,
-        "DeviceGetClockInfo": 1410,
+        "DeviceGetClockInfo": lambda handle, kind: {1: 1410, 2: 2600}[kind],
         "DeviceGetMaxClockInfo": lambda handle, kind: {1: 1980, 2: 2619}[kind],
         "DeviceGetPowerUsage": 76_120,
         "DeviceGetTotalEnergyConsumption": 1_250,  # mJ
@@ -398,9 +398,15 @@ def test_a_gpu_that_pytorch_cannot_use(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_device_is_found_by_its_names(
     monkeypatch: pytest.MonkeyPatch, name: Any, found: str
 ) -> None:
-    """PyTorch's names, gpulab's and "gpu" find a device; a device that is not there is refused."""
+    """PyTorch's names, gpulab's and "gpu" find a device; a device that is not there is refused.
+    The memory of a GPU and what is free of it are the driver's.
+    """
     play_gpus(monkeypatch, count=2)
-    assert str(devices.find(name)) == found
+    assert (str(devices.find(name)), Device("cuda").memory_bytes, Device("cuda").free_bytes) == (
+        found,
+        140 * GIB,
+        139 * GIB,
+    )
     for unknown in ("cuda:7", "tpu", "cpu:1"):
         with pytest.raises(DeviceError):
             devices.find(unknown)
@@ -506,12 +512,17 @@ def test_counters_in_their_units(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_counters_of_a_gpu(
     monkeypatch: pytest.MonkeyPatch, used: dict[int, int], neighbors: tuple[int, float]
 ) -> None:
-    """MHz, ns, mJ and percent become hertz, seconds, joules and shares; slowed times add up."""
+    """MHz, ns, mJ and percent become hertz, seconds, joules and shares; slowed times add up. The
+    shares are those since the reading before.
+    """
     play_gpus(monkeypatch)
     rows = [types.SimpleNamespace(pid=pid, smUtil=share) for pid, share in used.items()]
-    nvml = _nvml(DeviceGetComputeRunningProcesses=rows, DeviceGetProcessUtilization=rows)
+    nvml = _nvml(
+        DeviceGetComputeRunningProcesses=rows,
+        DeviceGetProcessUtilization=lambda handle, since: rows if since == 42 else [],
+    )
     monkeypatch.setitem(sys.modules, "pynvml", nvml)
-    found = conditions.read(Device("cuda")).gpu
+    found = conditions.read(Device("cuda"), Readings(0.0, 1, gpu=GpuReadings(42))).gpu
     assert (found.slowed_seconds, found.reasons) == (pytest.approx(1.32), A100.slowdowns)
     assert (found.clock_hertz, found.top_clock_hertz, found.energy_joules) == (1.41e9, 1.98e9, 1.25)
     assert (found.neighbours, found.neighbour_busy_ratio) == neighbors

@@ -260,6 +260,7 @@ REFUSED = [
     )],
     (precision.matmul_error, (*ONE, ["int8"]), {}),
     (precision.matmul_error, ([[1.0] * 3] * 2, [[1.0] * 3] * 2), {}),
+    (precision.matmul_error, (np.ones((2**10, 2**9)), np.ones((2**9, 2**8))), {}),
     *[(precision.gradient_window, ([1.0],), options) for options in (
         {"format": "int8"}, {"scale": 0}, {"scale": math.inf}, {"tolerance": 2},
         {"tolerance": True},

@@ -74,18 +74,19 @@ def test_pipelines_in_tables(approved: Any) -> None:
     data = training.model_pipeline(0.06, 0.03, copy_seconds=0.01, steps=4)
     figures = (data.step_seconds, data.stall_ratio, data.images_per_second)
     assert figures == pytest.approx((0.1, 0.7, 320))
-    copy = training.model_pipeline(0.01, 0.02, copy_seconds=0.05, workers=4, steps=20)
+    copy = training.model_pipeline(0.01, 0.02, copy_seconds=0.05, workers=4, steps=20, cores=2)
     compute = training.model_pipeline(0.06, 0.02, copy_seconds=0, workers=3, steps=40)
-    sentences = "".join(f"{one.sentence}\n" for one in (data, copy, compute))
-    assert sentences + told(data, copy, compute) == approved
+    # the last one has both badges
+    shown = (data, copy, compute, pipeline_of([1.0, 2.5, 4.5], 0.4, data.evidence))
+    assert "".join(f"{one.sentence}\n" for one in shown[:3]) + told(*shown) == approved
 
 
-def pipeline_of(ends: Any, loading: float = 0.5) -> PipelineResult:
+def pipeline_of(ends: Any, loading: float = 0.5, there: Evidence = HERE) -> PipelineResult:
     """Return a run whose steps each compute for half a second and finish at these ends."""
     spans = [StepSpan("compute", k, 0, end - 0.5, end) for k, end in enumerate(ends)]
     spans += [StepSpan("copy", k, 0, end - 0.5, end - 0.5) for k, end in enumerate(ends)]
     spans += [StepSpan("data", k, -1, 0, loading * (k + 1)) for k, _ in enumerate(ends)]
-    return PipelineResult("it", 10, 1, 0, 2, True, True, 0.0, tuple(spans), (), HERE, HERE)
+    return PipelineResult("it", 10, 1, 0, 2, True, True, 0.0, tuple(spans), (), HERE, there)
 
 
 def test_the_interval_of_the_rate_by_hand() -> None:
