@@ -87,6 +87,10 @@ CASES: dict[str, tuple[Facts, dict[str, Any]]] = {
     "no GPU": (BARE, {}),
     "no torch": (BARE, {"torch": Torch()}),
     "broken torch": (BARE, {"torch": Torch("2.11.0", "OSError: libc10.so: not found")}),
+    "broken torch beside a GPU": (
+        GOOD,
+        {"torch": _but(BLIND, error="OSError: libc10.so: not found"), "accelerators": ()},
+    ),
     "CPU build": (GOOD, {"torch": CPU_BUILD, "accelerators": ()}),
     "old driver": (
         GOOD,

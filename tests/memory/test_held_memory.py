@@ -124,18 +124,24 @@ def test_held_memory_in_tables(approved: Any) -> None:
     here, notes = Evidence.measured("a GPU"), (Note("skipped", "why."),)
     tensors = tuple(
         memory.HeldTensor(
-            f"t{k}" if k else "", 4, (2, k) if k else (), "uint8", "torch", 1 + (k == 1)
+            f"t{k}" if k else "", 48 - 4 * k, (2, k) if k else (), "uint8", "torch", 1 + (k == 1)
         )
         for k in range(12)
     )
-    parts = {"tensors": 48, "cached": 0, "free": 144}
+    parts = {"tensors": 312, "cached": 0, "free": 200}
     released = [
         memory.Released(device, before, 71680, 51200, 30720, ("Collected garbage.",), notes, here)
         for device, before in (("cuda:0", 10240), ("cpu", 10240))
     ]
     results = (
-        memory.Snapshot("cuda:0", "a GPU", 192, parts, tensors, notes, here),
-        memory.CellMemory((("cpu", 1024, 9216, 8192, 0),), -5120, tensors[:2], True, here),
+        memory.Snapshot("cuda:0", "a GPU", 512, parts, tensors, notes, here),
+        memory.CellMemory(
+            (("cpu", 1024, 9216, 6144, 0), ("cuda:0", 4096, 7168, 0, 2048)),
+            -5120,
+            tensors[:2],
+            True,
+            here,
+        ),
         *released,
     )
     assert told(*results) == approved

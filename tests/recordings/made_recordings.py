@@ -42,11 +42,14 @@ def a_recording(**changes: Any) -> Recording:
 
 
 def made(date: str, *entries: Entry, **environment: Any) -> Recording:
-    """Return the invented machine's recording of a date, with changes to its environment."""
+    """Return the invented machine's recording of a date, with changes to its environment. That of
+    the later day has another name.
+    """
     plain = a_recording().environment
     return a_recording(
-        environment=dataclasses.replace(plain, date=date, **environment), entries=entries
-    )
+        environment=dataclasses.replace(plain, date=date, **environment), entries=entries,
+        name="test" if date == EARLIER else "later",
+    )  # fmt: skip
 
 
 def timed(n: int, seconds: float, date: str | None = None, width: float = 0.1) -> Entry:

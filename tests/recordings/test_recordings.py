@@ -313,8 +313,10 @@ def test_the_command(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GPULAB_RECORDINGS", str(tmp_path / "own"))
     reason = Entry("e", {"n": 3}, None, "of an expectation " * 6)
-    recordings.write(made(EARLIER, timed(1, 1e-3), reason), "a.json")
-    recordings.write(made(LATER, timed(1, 2e-3), timed(22, 1e-3)), "own/b.json")
+    recordings.write(
+        made(EARLIER, timed(1, 1e-3), reason, *(timed(n, 1e-3) for n in (2, 4, 5, 6))), "a.json"
+    )
+    recordings.write(made(LATER, timed(1, 2e-3), timed(22, 1e-3), timed(2, 1e-3)), "own/b.json")
     gone = Entry("e", {"n": 1}, None, "\x1b[2Jgone")
     recordings.write(made(EARLIER, gone, device="\x1b[31mred"), "own/zz.json")
     Path("own/broken.json").write_text("[]")
@@ -330,5 +332,5 @@ def test_the_command(
         print("exit code", cli.main(["recordings", *words]))
     printed = capsys.readouterr()
     assert printed.out + printed.err == approved
-    assert len(recordings.read("both.json").entries) == 3
+    assert len(recordings.read("both.json").entries) == 7
     assert not Path("x.json").exists()
