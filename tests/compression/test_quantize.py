@@ -50,10 +50,8 @@ def test_weights_agree_with_torchs_fake_quantization(bits: int, weights: str) ->
     zero = torch.zeros(5, dtype=torch.int32)
     fake = torch.fake_quantize_per_channel_affine(layer.weight, scales, zero, 0, -most, most)
     tie = ((layer.weight / done.scale).abs() % 1 - 0.5).abs() < 1e-4
-    assert (
-        torch.equal(done.weight[~tie], fake[~tie]),
-        bool(((done.weight - layer.weight).abs() <= done.scale / 2 + 1e-7).all()),
-    ) == (True, True)
+    assert torch.equal(done.weight[~tie], fake[~tie])
+    assert bool(((done.weight - layer.weight).abs() <= done.scale / 2 + 1e-7).all())
     x = torch.randn(2, 3, 9, 9)
     expected = nn.functional.conv2d(x, done.weight, layer.bias, padding=2, dilation=2)
     torch.testing.assert_close(done(x), expected)

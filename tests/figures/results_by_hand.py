@@ -305,9 +305,9 @@ def snapshot() -> memory.Snapshot:
 def released() -> memory.Released:
     """256 MiB came back, and this process shrank from 3 to 2.5 GiB."""
     return memory.Released(
-        *("cuda:0", GIB, GIB + 256 * MIB, 3 * GIB, 2 * GIB + 512 * MIB, ("cuda cache",), ()),
+        "cuda:0", GIB, GIB + 256 * MIB, 3 * GIB, 2 * GIB + 512 * MIB, ("cuda cache",), (),
         evidence(kind="cuda"),
-    )
+    )  # fmt: skip
 
 
 def machine() -> devices.Machine:
@@ -548,6 +548,6 @@ def schedule_run() -> parallel.ScheduleRun:
         )
     )
     return parallel.ScheduleRun(
-        *("split", 2, 3, 1, 0.5, 1.0, (0.61, 0.52, 0.557), passes, (3 * MIB, MIB), (), LIVE),
+        "split", 2, 3, 1, 0.5, 1.0, (0.61, 0.52, 0.557), passes, (3 * MIB, MIB), (), LIVE,
         environment(),
-    )
+    )  # fmt: skip

@@ -76,8 +76,12 @@ fit = lambda nbytes, seconds: (line(nbytes, seconds)[1], 1 / line(nbytes, second
         folder,
         "b.json",
         claimed(
-            *(1, "Ben", {"02.5": FIT, "02.8": "chunks = 1", "03.6": "rows = 40"}),
-            *("wrong", "passed", "passed"),
+            1,
+            "Ben",
+            {"02.5": FIT, "02.8": "chunks = 1", "03.6": "rows = 40"},
+            "wrong",
+            "passed",
+            "passed",
         ),
     )
     four = report_of(3, "Dana", {"02.8": "chunks = 16", "02.5": FIT, "03.6": "rows = 11"})
