@@ -56,6 +56,7 @@ V1 = {
                 f"{GROUP}/slurm/job/memory.max": "max",
                 f"{GROUP}/slurm/memory.stat": f"anon 5\ninactive_file {GIB // 64}",
                 f"{GROUP}/slurm/job/cpu.max": "150000 100000",
+                f"{GROUP}/slurm/cpu.max": "200000 100000",
                 f"{GROUP}/cpu.max": "max 100000",
             },
             GIB // 8,
