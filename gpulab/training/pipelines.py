@@ -866,6 +866,8 @@ def pipeline(
     >>> p = pipeline(batch_size=2, steps=3, step_seconds=0.001)
     >>> p.steps, p.evidence.badge.value, p.accelerator_evidence.badge.value
     (3, 'MEASURED', 'MODELLED')
+    >>> p.workers, p.prefetch, p.pinned, p.read_loss
+    (0, 2, False, True)
     """
     where = devices.find(device)
     live = step_seconds is None and where.torch_type == "cuda"

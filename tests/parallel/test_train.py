@@ -3,7 +3,7 @@
 Expected numbers come from one process, from ``training.fit`` and from the model's shapes.
 """
 
-import copy
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -53,19 +53,18 @@ def result_of(two_started: Ranks) -> Callable[[str], StrategyResult]:
 def test_computes_what_one_process_computes(
     result_of: Callable[[str], StrategyResult], strategy: str
 ) -> None:
-    """Losses and parameters after six steps equal those of one process, and the loss falls."""
+    """Losses and parameters after six steps equal those of one process, and the loss falls. Other
+    parameters at the end would be no agreement, whatever the losses.
+    """
     result = result_of(strategy)
-    assert (
-        result.steps,
-        result.agrees,
-        result.notes,
-        max(result.loss_difference, result.state_difference) <= 1e-9,
-    ) == (6, True, (), True)
+    assert (result.steps, result.agrees, result.notes) == (6, True, ())
+    assert max(result.loss_difference, result.state_difference) <= 1e-9
     assert (
         result.losses[-1] < result.losses[0] - 0.1,
         result.parameter_count,
         result.evidence.badge,
-    ) == (True, PARAMETERS // 8, "MEASURED")
+        dataclasses.replace(result, state_difference=0.01).agrees,
+    ) == (True, PARAMETERS // 8, "MEASURED", False)
     lanes = result.timeline
     for rank in range(2):
         seconds, overlap = lanes.seconds(rank), lanes.overlap_seconds(rank)
@@ -131,7 +130,7 @@ def test_memory_is_what_was_predicted(
     shared = not strategy.startswith(("single", "tensor", "split", "pipeline"))
     x = torch.zeros(BATCH // 2 if shared else BATCH, CONTEXT, dtype=torch.int64)
     loss = lambda y, t: torch.nn.functional.cross_entropy(y.flatten(0, 1), t.flatten())  # noqa: E731
-    whole = copy.deepcopy(tiny()).double()
+    whole = tiny.__wrapped__().double()  # the same weights, but not those of the other tests
     late = 4096  # gloo's thread may release a collective's tensors only after the step has gone on
     for report in result_of(strategy).reports:
         predicted = parallel.predict_ranks(
