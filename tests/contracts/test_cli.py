@@ -197,7 +197,13 @@ def test_a_reader_that_goes_away_is_no_error(
     try:
         arguments = ["sh", "-c", f'exec "$0" "$@" >{out}', *RUN, *command.split()]
         done = subprocess.run(
-            arguments, stdout=writer, stderr=subprocess.PIPE, text=True, check=False, cwd=tmp_path
+            arguments,
+            stdout=writer,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONUNBUFFERED": ""},  # which containers set
         )
     finally:
         os.close(writer)
