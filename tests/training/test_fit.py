@@ -16,14 +16,14 @@ from made_training import Clock, Layer, data_that, optimizer_that, task_of
 from torch.nn import functional
 
 STEPS, BATCH = 12, 48
+USUAL: dict[str, Any] = {"steps": STEPS, "batch_size": BATCH, "device": "cpu"}
 HERE = devices.find("cpu").name
 
 
 def fitted(task: str | Task = "digits-mlp", **options: Any) -> tuple[training.FitResult, Any]:
     """A short run on the CPU, and its model."""
     model = options.get("model") or training.task(task).make_model(options.get("seed", 0))
-    usual = {"steps": STEPS, "batch_size": BATCH, "device": "cpu"}
-    return training.fit(task, **{**usual, **options, "model": model}), model
+    return training.fit(task, **{**USUAL, **options, "model": model}), model
 
 
 def by_hand(
@@ -101,10 +101,12 @@ def test_a_run_is_the_loop_that_one_writes_by_hand(
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_the_callers_modes_change_no_bit(precision: str) -> None:
-    """Autocast, disabled gradients and another default device around a run have no effect on it."""
+    """Autocast, disabled gradients and another default device around a run have no effect on it.
+    Without a model of the caller, the run begins with the task's model of this seed.
+    """
     with torch.autocast("cpu", torch.bfloat16), torch.no_grad(), torch.device("meta"):
-        result, _ = fitted(precision=precision)
-    assert result.losses.tolist() == fitted(precision=precision)[0].losses.tolist()
+        result = training.fit("digits-mlp", precision=precision, seed=1, **USUAL)
+    assert result.losses.tolist() == fitted(precision=precision, seed=1)[0].losses.tolist()
 
 
 @pytest.mark.parametrize(
