@@ -111,7 +111,7 @@ def _value(hint: Any, name: str, numbers: Iterator[int]) -> Any:
     if origin is typing.Literal:
         return inner[-1 if _Made.bare else 0]
     if np.ndarray in (hint, origin):
-        return np.array([next(numbers) + 0.5, next(numbers) + 0.5])
+        return np.array([next(numbers) + 0.1, next(numbers) + 0.9])
     if hasattr(hint, "_fields"):  # a named tuple: a row
         return hint(**_fields(hint, hint._fields, numbers))
     if origin is tuple:
