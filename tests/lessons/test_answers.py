@@ -286,6 +286,7 @@ CHANGED: dict[str, list[Any]] = {
         lambda number, result: [[*step, *step] for step in result],
         lambda number, result: [*result, result[-1]], lambda number, result: [[9], *result],
         lambda number, result: [result[0]] * len(result), at(0, 5), at(2, None),
+        lambda number, result: [[request + 0.5 for request in step] for step in result],
     ],
     "11.17": [
         lambda number, result: tuple(result), lambda number, result: [*map(float, result)],

@@ -32,6 +32,7 @@ def continuous(lengths, slots):
 
 # %% check
 from collections import Counter
+from operator import index
 from typing import Any
 from gpulab.lessons import checking
 from gpulab.lessons.content import Refused
@@ -50,7 +51,7 @@ def check(answer: Any) -> str:
 
 def _judge(said: str, result: Any, lengths: tuple[int, ...], slots: int) -> None:
     try:
-        steps = [[int(request) for request in step] for step in result]
+        steps = [[index(request) for request in step] for step in result]
     except Exception as error:
         raise Refused(f"{said} you returned {checking.describe(result)}; the check expects a list of steps, each a list of request numbers.") from error
     if isinstance(result, list) and len(steps) > 1 and len({id(step) for step in result}) == 1 and len(steps) * len(steps[0]) != sum(lengths):
