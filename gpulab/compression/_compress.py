@@ -512,6 +512,8 @@ def quantize(
     >>> small = compression.quantize(networks.mlp(8, 16, 4))
     >>> small.layers[1].codes.dtype
     torch.int8
+    >>> compression.quantize(networks.mlp(8, 16, 4), skip=["layers.1"]).layers[1]
+    Linear(in_features=8, out_features=16, bias=True)
     """
     scheme = Scheme(weights, bits, activations, 8)
     if (calibration is not None) != (activations == "static"):
@@ -717,6 +719,9 @@ def share_weights(model: Any, clusters: int = 16, *, skip: Iterable[str] = ()) -
     >>> shared = compression.share_weights(networks.mlp(8, 16, 4, depth=1), 4)
     >>> len(shared.layers[1].weight.unique())
     4
+    >>> whole = compression.share_weights(networks.mlp(8, 16, 4), 4, skip=["layers.1"])
+    >>> len(whole.layers[1].weight.unique()) > 4
+    True
     """
     copied = compressed_layers.duplicate("share_weights", model)
     for layer in compressed_layers.chosen("share_weights", copied, skip).values():

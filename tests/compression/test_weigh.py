@@ -34,8 +34,13 @@ def test_flops_by_hand(approved: Any) -> None:
     x = torch.zeros(2, 3, 10, 10)  # then 5x5 and 3x3 places
     pruned = compression.prune(model, 0.5, skip=["0", "1", "2", "3"])
     sparse = compression.to_sparse(pruned, skip=["0", "1", "2", "3"])
-    kinds = (model, pruned, sparse, compression.quantize(model))
-    costs = [compression.count(each, x) for each in kinds]
+    kinds = {
+        None: model,
+        "pruned": pruned,
+        "CSR": sparse,
+        "8 bits": compression.quantize(model, skip=["3"]),
+    }
+    costs = [compression.count(each, x, label=name) for name, each in kinds.items()]
     by_hand = [2 * 25 * 8 * 3 * 9, 2 * 9 * 8 * 2 * 9, 2 * 9 * 8 * 8, 2 * 9 * 8, 2 * 72 * 5]
     assert (
         [flops for _, _, flops in costs[0].layers.values()],

@@ -165,15 +165,21 @@ def test_a_linear_layer_by_hand() -> None:
     """A million weights with Adam: their gradient, two moments and a counter; an input and a loss.
 
     The loss is compiled only when it is called at the end, not by the prediction or the trace.
+    There, seven targets are 28 bytes of inputs more.
     """
-    layer, x = nn.Linear(1000, 1000, bias=False), torch.zeros(1, 1000)
-    loss = torch.compile(lambda y: y.sum(), backend="eager", fullgraph=True)
+    layer, x, targets = nn.Linear(1000, 1000, bias=False), torch.zeros(1, 1000), torch.zeros(7)
+    loss = torch.compile(lambda y, *targets: y.sum(), backend="eager", fullgraph=True)
     options = {"loss": loss, "optimizer": "adam", "device": "cpu"}
-    found, traced = memory.predict(layer, x, **options), memory.trace(layer, x, **options)
+    found, traced = (
+        memory.predict(layer, x, **options),
+        memory.trace(layer, x, targets=targets, steps=3, **options),
+    )
     parts, line = found.peak_by_category, traced.timeline
     assert (parts["parameters"], parts["gradients"], parts["optimizer"]) == (4e6, 4e6, 8e6 + 4)
     assert (parts["inputs"], found.parameter_count, found.peak_phase) == (4000, 1e6, "optimizer")
-    assert found.kept_bytes == 16_000_000 + 4 + 4 + 4000
+    assert (found.kept_bytes, traced.peak_by_category["inputs"], len(line.steps)) == (
+        16_000_000 + 4 + 4 + 4000, 4028, 3
+    )  # fmt: skip
     assert line.bytes_by_category["optimizer"][[0, line.steps[1]]].tolist() == [0, 8e6 + 4]
     assert min(curve.min() for curve in line.bytes_by_category.values()) == 0
     assert (traced.evidence.badge, found.evidence.badge, loss(x)) == ("MEASURED", "MODELLED", 0)
