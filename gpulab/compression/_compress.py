@@ -559,6 +559,13 @@ def quantize_aware(
     ------
     InputError
         If an argument is invalid, or a finished layer does not support a convolution's padding.
+
+    Examples
+    --------
+    >>> from gpulab import compression, networks
+    >>> aware = compression.quantize_aware(networks.mlp(8, 16, 4), skip=["layers.1"])
+    >>> compression.finish(aware).layers[1]
+    Linear(in_features=8, out_features=16, bias=True)
     """
     scheme = Scheme(weights, bits, activations, 8)
     copied = compressed_layers.duplicate("quantize_aware", model)

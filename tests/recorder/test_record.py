@@ -22,11 +22,14 @@ from refusals import refused
 
 
 def a_measurement(median: float = 1e-3, n: int = 50, **changes: Any) -> Measurement:
-    """A measurement whose samples are all equal."""
+    """A measurement whose samples are all equal; a call returns after a quarter of the time, takes
+    three times as long with its copies, and needs 50 W.
+    """
     fields: dict[str, Any] = {
         "label": "x", "device": "cpu", "samples_seconds": np.full(n, median),
         "median_seconds": median, "interval_seconds": (median, median), "first_call_seconds": 1.0,
-        "launch_seconds": median, "with_transfer_seconds": None, "calls_per_sample": 1,
+        "launch_seconds": median / 4, "with_transfer_seconds": 3 * median, "calls_per_sample": 1,
+        "energy_joules": 50 * median, "energy_error_joules": 5 * median,
         "flops": None, "nbytes": 8.0, "notes": (), "evidence": Evidence.measured("cpu", n),
         "environment": devices.environment("cpu"),
     }  # fmt: skip
@@ -53,7 +56,7 @@ class Bench:
                 self.now += seconds
                 if number in (fails or {}):
                     raise fails[number]
-                return a_measurement(medians[visit % len(medians)])
+                return a_measurement(medians[visit % len(medians)], first_call_seconds=1.0 + visit)
 
             return Case({"i": number}, time, rank, shares)
 
@@ -200,8 +203,9 @@ def test_visits_lie_apart(bench: Bench, path: Path) -> None:
 
 @pytest.mark.parametrize("count", [2, 3, 10])
 def test_the_interval_is_students_t_between_visits(bench: Bench, path: Path, count: int) -> None:
-    """The interval is SciPy's for the medians' logarithms; samples of all visits are kept. A call
-    that returned when it had finished in each visit does so in all of them together.
+    """The interval is SciPy's for the medians' logarithms; samples of all visits are kept. What is
+    a quarter of the median, or three times as much, in each visit is so in all of them. The
+    first call is the first visit's, and the energy the mean.
     """
     stats = pytest.importorskip("scipy.stats")
     medians = np.random.default_rng(count).lognormal(-7.0, 0.1, count)
@@ -209,12 +213,16 @@ def test_the_interval_is_students_t_between_visits(bench: Bench, path: Path, cou
     timing = timing.entries[0].timing
     logs = np.log(medians)
     wanted = np.exp(stats.t.interval(0.95, count - 1, loc=logs.mean(), scale=stats.sem(logs)))
-    assert (timing.interval_seconds, timing.visits_seconds) == (
-        pytest.approx(tuple(wanted), rel=1e-3),
-        pytest.approx(tuple(medians)),
+    assert timing.interval_seconds == pytest.approx(tuple(wanted), rel=1e-3)
+    assert timing.visits_seconds == pytest.approx(tuple(medians))
+    found = (
+        *(timing.median_seconds, 4 * timing.launch_seconds, timing.with_transfer_seconds / 3),
+        *(timing.energy_joules, timing.energy_error_joules),
+        *(timing.sample_count, timing.first_call_seconds),
     )
-    found = (timing.median_seconds, timing.launch_seconds, timing.sample_count)
-    assert found == pytest.approx((np.median(medians), np.median(medians), 50 * count))
+    assert found == pytest.approx(
+        (*[np.median(medians)] * 3, 50 * medians.mean(), 5 * medians.mean(), 50 * count, 1.0)
+    )
     kept = [(timing.samples_seconds == median).sum() for median in medians]
     assert 32 // count - 1 <= min(kept) <= sum(kept) / count <= 32 / count
 
