@@ -180,8 +180,12 @@ def test_specs_as_they_are_shown(approved: Any) -> None:
     specs = [gpu_spec(gpu, gpu.name) for gpu in changed] + [
         cpu_spec(c, float(2**34), c.name) for c in hosts
     ]
-    evidence = [specs[0].evidence.sentence, specs[3].evidence.sentence, specs[-1].evidence.sentence]
-    assert "\n".join([lines(*specs), *evidence]) == approved
+    more = [
+        *(specs[number].evidence.sentence for number in (0, 3, -1)),
+        # by default PyTorch permits TF32 for convolutions, but not for products
+        *(f"{work}: {specs[0].peak('float32', work)}" for work in ("matmul", "convolution")),
+    ]
+    assert "\n".join([lines(*specs), *more]) == approved
 
 
 @pytest.mark.parametrize(

@@ -166,10 +166,10 @@ def test_launches_by_hand(launch, options, blocks, warps, limiter):
 def test_a_sweep_equals_single_launches(axis, values, usual):
     """Each value of a sweep gives what a single call gives; the default values cover the range."""
     names = ("threads_per_block", "registers_per_thread", "shared_bytes_per_block")
-    asked = dict(zip(names, (192, 40, 20_000), strict=True))
-    launch = occupancy(**asked, compute_capability="8.6")
+    asked = {**dict(zip(names, (192, 40, 20_000), strict=True)), "barriers_per_block": 9}
+    launch = occupancy(**asked, compute_capability="12.0")
     (tried, sweep), (wide, _) = occupancy_sweep(launch, axis, values), occupancy_sweep(launch, axis)
-    ones = [occupancy(**{**asked, axis: value}, compute_capability="8.6") for value in values]
+    ones = [occupancy(**{**asked, axis: value}, compute_capability="12.0") for value in values]
     expected = [(one.blocks_per_sm, one.ratio, one.limiter) for one in ones]
     assert list(zip(sweep.blocks_per_sm, sweep.ratio, sweep.limiter, strict=True)) == expected
     assert tried.tolist() == values

@@ -139,13 +139,14 @@ def test_each_technique_is_what_its_title_says(approved: Any) -> None:
     assert text == approved
 
 
-# Form, technique, batch size, and seconds of a call of ten steps. The script takes 1 s for 320
-# samples. Batches of 256 in 2 s are a speed-up of 4x, fused alone in 0.5 s of 2x, both in 1.6 s of
-# 5x, where the product promises 8x; all but the batch is 2x.
+# Form, technique, batch size, and seconds of a call: of ten steps with batches of 32, of five with
+# batches of 256. The script takes 1 s for 320 samples. Five batches of 256 in 1 s are a speed-up of
+# 4x, fused alone in 0.5 s of 2x, both in 0.8 s of 5x, where the product promises 8x; all but the
+# batch is 2x.
 CLIMBED = [
-    ("the script", "", 32, 1.0), ("alone", "batch", 256, 2.0), ("alone", "fused", 32, 0.5),
-    ("with all before it", "batch", 256, 2.0), ("with all before it", "fused", 256, 1.6),
-    ("all but it", "batch", 32, 0.5), ("all but it", "fused", 256, 2.0),
+    ("the script", "", 32, 1.0), ("alone", "batch", 256, 1.0), ("alone", "fused", 32, 0.5),
+    ("with all before it", "batch", 256, 1.0), ("with all before it", "fused", 256, 0.8),
+    ("all but it", "batch", 32, 0.5), ("all but it", "fused", 256, 1.0),
 ]  # fmt: skip
 
 
@@ -157,7 +158,9 @@ def recorded(*rows: tuple[str, str, int, float]) -> Any:
         params = {"model": "cnn", "form": name, "technique": technique, "batch_size": batch}
         ends = (0.9 * seconds, 1.1 * seconds)
         one = replace(timing, median_seconds=seconds, interval_seconds=ends)
-        entries.append(recordings.Entry("speed-up ladder", {**params, "steps": 10}, one))
+        entries.append(
+            recordings.Entry("speed-up ladder", {**params, "steps": 10 if batch == 32 else 5}, one)
+        )
     return replace(h200, name="test", entries=tuple(entries))
 
 

@@ -122,7 +122,7 @@ def test_a_gpu_sweep_finds_its_link(clock: Clock, approved: Any) -> None:
         fit = found.fit("to_host", memory)
         assert fit.latency_seconds == pytest.approx(1e-5, rel=1e-3)
         assert fit.bandwidth_bytes_per_second == pytest.approx(rate, rel=1e-3)
-    assert found.evidence.badge == "MEASURED"
+    assert (found.evidence.badge, fit.evidence) == ("MEASURED", found.evidence)
     assert found.evidence.samples == sum(p.samples for p in found.points)
     few = transfer.sweep("cuda", ("to_host",), sizes=[2**20, 2**12], deadline=0.1)
     assert lines(dataclasses.replace(few, notes=())) == approved
