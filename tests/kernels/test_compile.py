@@ -414,7 +414,7 @@ def leans_on_a_list(x):
         (leans_on_an_object, (VECTOR,), {}, "HANDLE", 2),
         (leans_on_a_list, (VECTOR,), {}, "'NUMBERS', which is a list", 2),
         # a name of the function around the kernel
-        ((lambda own: lambda x: own[0])([1.0]), (VECTOR,), {}, "'own', which is a list", 0),
+        ((lambda own: lambda x: own[0])([1.0]), (VECTOR,), {}, "'own', which is a list", 0),  # noqa: PLC3002
         (len, (VECTOR,), {}, "function", None),
         (saxpy, (VECTOR,), {}, "3 arguments", None),
         (saxpy, (1.0, VECTOR, [1, 2]), {}, "list", None),

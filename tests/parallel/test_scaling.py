@@ -162,8 +162,10 @@ def test_ranks_do_what_the_timetable_says(four_ranks: Ranks, schedule: str) -> N
     chunks = 3 if schedule == "interleaved" else None
     r = gl.parallel.run_schedule(four_ranks, schedule, 8, steps=1, chunks=chunks, **QUICK)
     for stage in range(4):
-        assert [p.name for p in r.of_stage(stage)] == [p.name for p in r.model.of_stage(stage)]
-        assert r.timeline.lane(stage)[-1].end_seconds == pytest.approx(r.duration)
+        assert ([p.name for p in r.of_stage(stage)], r.timeline.lane(stage)[-1].end_seconds) == (
+            [p.name for p in r.model.of_stage(stage)],
+            pytest.approx(r.duration),
+        )
     # another timetable than the run's own: 11 passes of 1 s each way, of which 3 wait
     assert (
         (r.held, r.chunks),
