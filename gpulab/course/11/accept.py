@@ -27,6 +27,7 @@ def accept(draft, wanted):
     return list(wanted[: same + 1])
 
 # %% check
+from operator import index
 from typing import Any
 from gpulab.lessons import checking
 from gpulab.lessons.content import Refused
@@ -53,9 +54,9 @@ def check(answer: Any) -> str:
 
 def _judge(said: str, result: Any, draft: list[int], wanted: list[int]) -> None:
     try:
-        kept = [int(token) for token in (None if isinstance(result, (str, bytes, dict, set)) else result)]
+        kept = [index(token) for token in (None if isinstance(result, (str, bytes, dict, set)) else result)]
     except Exception as error:
-        raise Refused(f"{said} you returned {checking.describe(result)}; the check expects a list of tokens.") from error
+        raise Refused(f"{said} you returned {checking.describe(result)}; the check expects a list of tokens, which are whole numbers.") from error
     same = next((i for i, token in enumerate(draft) if token != wanted[i]), len(draft))
     right = wanted[: same + 1]
     if kept == right:

@@ -53,7 +53,7 @@ def _judge(said: str, result: Any, lengths: tuple[int, ...], slots: int) -> None
     try:
         steps = [[index(request) for request in step] for step in result]
     except Exception as error:
-        raise Refused(f"{said} you returned {checking.describe(result)}; the check expects a list of steps, each a list of request numbers.") from error
+        raise Refused(f"{said} you returned {checking.describe(result)}; the check expects a list of steps, each a list of whole numbers, the requests.") from error
     if isinstance(result, list) and len(steps) > 1 and len({id(step) for step in result}) == 1 and len(steps) * len(steps[0]) != sum(lengths):
         raise Refused(f"{said} all entries are one and the same list, so each shows what came last. Append a copy: list(running).")
     left = Counter(dict(enumerate(lengths)))
