@@ -31,7 +31,7 @@ PRINTED = {
         "reveal-fused": r"the answer: [1-9][\d.]*x",
         "library-times": r"exp +0\.125 FLOP[\s\S]*\nfft +(6\.25|7\.5) [\s\S]*\nsolve +171 [\s\S]*"
         r"\ndepthwise +2\.11 ",
-        "linear": r"  1 rows: .* 0\.5 FLOP per byte[\s\S]*256 rows: .* 114 FLOP per byte",
+        "linear": r"batch of   1: .* 0\.5 FLOP per byte[\s\S]*batch of 256: .* 114 FLOP per byte",
         "sweep": r"512 multiply-adds: .* 128 FLOP per byte",
         "gains-recorded": r"\(RECORDED\): +[1-9][\d.,]*x",
     },
